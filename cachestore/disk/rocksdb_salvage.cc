@@ -102,8 +102,9 @@ class Salvage {
 
  private:
   Status open_old();
-  Status open_read_only(const std::string& path, Database* out);
+  Status open(const std::string& path, bool copy, Database* out);
   Status copy_record(const std::string& to);
+  Status rebuild(const std::string& copy);
   Status name_families(const std::string& copy);
   Status open_new();
   void copy_family(Database& from, Kind family);
@@ -138,29 +139,35 @@ class Salvage {
   std::map<std::string, std::string> texts_;            ///< NDJSON by namespace
 };
 
-Status Salvage::open_read_only(const std::string& path, Database* out) {
+/// Opens a record: the old one for reading only, or a copy, which may change. Of a copy the log may
+/// lack what the manifest knows to be in it; RocksDB cannot forget that without writing a manifest.
+Status Salvage::open(const std::string& path, bool copy, Database* out) {
   ::rocksdb::DBOptions o = db_options(tier_options_);
   o.create_if_missing = o.create_missing_column_families = false;
   o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
-  o.track_and_verify_wals_in_manifest = false;
+  o.track_and_verify_wals_in_manifest = !copy;
   o.paranoid_checks = false;
   std::vector<std::string> present;
   QUIRE_RETURN_IF_ERROR(
       to_status(::rocksdb::DB::ListColumnFamilies(o, path, &present), "read the manifest"));
+  auto family = record_options(tier_options_, record_cache());
+  family.disable_auto_compactions = true;
   std::vector<::rocksdb::ColumnFamilyDescriptor> families;
-  const auto cache = record_cache();
-  families.emplace_back("default", record_options(tier_options_, cache));
-  std::vector<std::size_t> which;
-  for (std::size_t f = 0; f < kKinds; ++f) {
-    if (std::ranges::count(present, kNames[f]) == 0) continue;
-    families.emplace_back(kNames[f], record_options(tier_options_, cache));
-    which.push_back(f);
+  families.emplace_back("default", family);
+  for (const std::string& name : present) {
+    // Reading needs no family but the record's; writing needs all of them.
+    if (name != "default" && (copy || std::ranges::count(kNames, name) > 0))
+      families.emplace_back(name, family);
   }
   ::rocksdb::DB* db = nullptr;
-  const auto status = ::rocksdb::DB::OpenForReadOnly(o, path, families, &out->all, &db);
+  const auto status = copy ? ::rocksdb::DB::Open(o, path, families, &out->all, &db)
+                           : ::rocksdb::DB::OpenForReadOnly(o, path, families, &out->all, &db);
   if (!status.ok()) return to_status(status, "open the record");
   out->db.reset(db);
-  for (std::size_t i = 0; i < which.size(); ++i) out->handles[which[i]] = out->all[i + 1];
+  for (std::size_t i = 0; i < families.size(); ++i) {
+    const auto at = std::ranges::find(kNames, families[i].name);
+    if (at != kNames.end()) out->handles[to_size(at - kNames.begin())] = out->all[i];
+  }
   return {};
 }
 
@@ -218,28 +225,24 @@ Status Salvage::name_families(const std::string& copy) {
   return {};
 }
 
-/// Opens the old record so that all of it that is left can be read in order.
-Status Salvage::open_old() {
-  const auto readable = [&](Database& db) -> Status {
-    for (std::size_t f = 0; f < kKinds; ++f) {
-      if (!db.handles[f]) continue;
-      ::rocksdb::ReadOptions o;
-      o.fill_cache = false;
-      const std::unique_ptr<::rocksdb::Iterator> it(db.db->NewIterator(o, db.handles[f]));
-      for (it->SeekToFirst(); it->Valid(); it->Next()) {
-      }
-      if (!it->status().ok())
-        return to_status(it->status(), "read the family " + std::string(kNames[f]));
+/// Reads all of a record.
+Status read_all(Database& db) {
+  for (std::size_t f = 0; f < kKinds; ++f) {
+    if (!db.handles[f]) continue;
+    ::rocksdb::ReadOptions o;
+    o.fill_cache = false;
+    const std::unique_ptr<::rocksdb::Iterator> it(db.db->NewIterator(o, db.handles[f]));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
     }
-    return {};
-  };
-  Status status = open_read_only(folder_.db(), &old_);
-  if (status.ok()) status = readable(old_);
-  if (status.ok()) return {};
-  note_damage(status.message());
-  const std::string copy = work_ + "/copy";
+    if (!it->status().ok())
+      return to_status(it->status(), "read the family " + std::string(kNames[f]));
+  }
+  return {};
+}
+
+/// Makes a new list of the tables in a copy of the record, whose log becomes tables.
+Status Salvage::rebuild(const std::string& copy) {
   QUIRE_RETURN_IF_ERROR(copy_record(copy));
-  if (old_.db) report_.may_lack_documents = true;  // tables that the manifest names cannot be read
   QUIRE_RETURN_IF_ERROR(name_families(copy));
   old_.close();
   ::rocksdb::DBOptions o = db_options(tier_options_);
@@ -248,10 +251,30 @@ Status Salvage::open_old() {
   const auto cache = record_cache();
   families.emplace_back("default", record_options(tier_options_, cache));
   for (const char* name : kNames) families.emplace_back(name, record_options(tier_options_, cache));
-  QUIRE_RETURN_IF_ERROR(
-      to_status(::rocksdb::RepairDB(copy, o, families, record_options(tier_options_, cache)),
-                "rebuild the list of tables"));
-  return open_read_only(copy, &old_);
+  return to_status(::rocksdb::RepairDB(copy, o, families, record_options(tier_options_, cache)),
+                   "rebuild the list of tables");
+}
+
+/// Opens the old record so that all of it that is left can be read in order: as it is, then without
+/// what is missing of its log, then with a new list of its tables.
+Status Salvage::open_old() {
+  Status status = open(folder_.db(), /*copy=*/false, &old_);
+  if (status.ok()) status = read_all(old_);
+  if (status.ok()) return {};
+  note_damage(status.message());
+  if (!old_.db) {
+    const std::string copy = work_ + "/as-it-is";
+    QUIRE_RETURN_IF_ERROR(copy_record(copy));
+    if (open(copy, /*copy=*/true, &old_).ok()) {
+      report_.may_lack_documents = true;
+      if (read_all(old_).ok()) return {};
+    }
+  } else {
+    report_.may_lack_documents = true;  // tables that the manifest names cannot be read
+  }
+  const std::string copy = work_ + "/copy";
+  QUIRE_RETURN_IF_ERROR(rebuild(copy));
+  return open(copy, /*copy=*/true, &old_);
 }
 
 Status Salvage::open_new() {

@@ -60,7 +60,7 @@ class Rounds:
         self.options, self.folder = options, folder
         self.counts, self.ends = Counter(), Counter()
         self.reference = Reference(options.binary, options.model, folder)
-        self.expected = self.service = None
+        self.expected = self.checks = self.service = None
         self.starts_ms = []
 
     def path(self, name):
@@ -85,7 +85,7 @@ class Rounds:
         disk_image.remove_folder(whole)
         os.mkdir(whole)
         self.expected = Remembered()
-        checks = Checks(self.expected, self.reference, Counter())
+        checks = self.checks = Checks(self.expected, self.reference, Counter())
         for _ in range(rng.choice((1, 2))):
             if not self.start(os.path.join(whole, "store"), "fill.log"):
                 raise Failed(f"the whole store does not start: {self.service.log()[-3:]}")
@@ -163,6 +163,7 @@ class Rounds:
 
     def check(self, store, rng, damaged):
         client = Client(self.service.port)
+        self.checks.wait_for_jobs(client)
         named, general = self.said(store, client)
         there, wrong = {}, []
         for name in sorted(self.expected.allowed):
@@ -192,8 +193,11 @@ class Rounds:
                     wrong.append(f"answer over {name}: {reply['answer']!r} instead of {right!r}")
             else:
                 self.counts[f"queries refused: {reply.get('code', reply.get('type'))}"] += 1
-        verified = client.call("POST", "/v1/admin/cache/verify")[1]
-        self.counts["bad after the start"] += verified["bad"]
+        status, verified = client.call("POST", "/v1/admin/cache/verify")
+        if status != 200:
+            wrong.append(f"verify: {status} {verified}")
+        else:
+            self.counts["bad after the start"] += verified["bad"]
         if wrong:
             raise Failed("; ".join(wrong))
 

@@ -2,6 +2,7 @@
 // and a damaged record is salvaged.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +48,38 @@ class StoreDamage : public ::testing::Test {
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_EQ(status, 0);
+  }
+  /// Leaves the record as a crash does after one family was written to a table and another was not:
+  /// with two logs, the first of which the manifest knows.
+  void begin_another_log() {
+    namespace rocksdb = ::rocksdb;
+    const std::string record = options.path + "/db", copy = options.path + "/copy";
+    rocksdb::Options o;
+    o.track_and_verify_wals_in_manifest = true;
+    std::vector<std::string> names;
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(o, record, &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const auto& name : names) families.emplace_back(name, o);
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(o, record, families, &handles, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    rocksdb::WriteOptions synced;
+    synced.sync = true;
+    const auto put = [&](std::string_view family) {
+      const auto at = std::ranges::find(names, family) - names.begin();
+      auto* const handle = handles[static_cast<std::size_t>(at)];
+      EXPECT_TRUE(db->Put(synced, handle, "unread", "no record").ok());
+      return handle;
+    };
+    put("meta");
+    ASSERT_TRUE(db->Flush(rocksdb::FlushOptions(), put("jobs")).ok());
+    put("meta");
+    fs::copy(record, copy);
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+    ASSERT_TRUE(db->Close().ok());
+    fs::remove_all(record);
+    fs::rename(copy, record);
   }
   std::vector<fs::path> files(const std::string& suffix) const {
     std::vector<fs::path> out;
@@ -409,6 +442,28 @@ TEST_F(StoreDamage, WithoutAManifestARepairKeepsWhatTheLogHas) {
       EXPECT_EQ(documents(**store).size(), written);
       EXPECT_TRUE((*store)->find_segment(test::key_of(3)));
     }
+  }
+}
+
+TEST_F(StoreDamage, ALogThatTheManifestKnowsMayBeMissing) {
+  write_documents(/*crash=*/true);
+  begin_another_log();
+  const auto logs = files(".log");
+  ASSERT_EQ(logs.size(), 2u);
+  for (const bool removed : {false, true}) {
+    SCOPED_TRACE(removed);
+    if (removed) {
+      fs::remove(logs.front());
+    } else {
+      std::string bytes = read(logs.front());
+      bytes[bytes.size() / 2] ^= 1;
+      write(logs.front(), bytes);
+    }
+    ASSERT_EQ(open().code(), Code::kCorruption);
+    const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+    ASSERT_OK(report);
+    EXPECT_FALSE(report->damage.empty());
+    EXPECT_EQ(report->documents, kDocuments) << "what the tables have";
   }
 }
 
