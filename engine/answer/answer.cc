@@ -48,6 +48,8 @@ bool Answer::may_stop() const {
 }
 
 std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
+  if (logits.empty())
+    return End{Status::internal("the prompt ended without logits"), FinishReason::kError};
   if (sink_.wants_logits()) sink_.on_logits(logits);
   const auto& forced = run_.request.sampling.forced_tokens;
   const auto at = to_size(run_.stats.completion_tokens);

@@ -17,8 +17,8 @@ SharedFront::SharedFront(QueryRun& run)
   front_.whole = false;
 }
 
-/// Returns how many tokens of the front need not run. The last one runs, as the answer begins with
-/// its logits, and so do the rows that compressor and retriever observe.
+/// Returns how many tokens of the front need not run. The last one of the prompt runs, as the
+/// answer begins with its logits, and so do the rows that compressor and retriever observe.
 std::int64_t SharedFront::most_tokens() const {
   const auto front = count_of(front_.token_ids), question = count_of(run_.request.suffix_ids);
   // Pages hold no hidden states of their tokens.
@@ -28,10 +28,12 @@ std::int64_t SharedFront::most_tokens() const {
                                 : run_.queries->needs_whole_prompt()
                                     ? 0
                                     : run_.plan.prompt_tokens - run_.queries->wanted().count;
-    return std::clamp<std::int64_t>(unseen, 0, front);
+    return std::clamp<std::int64_t>(unseen, 0, front_.whole ? front - 1 : front);
   }
   std::int64_t most = front;
-  if (front_.whole) most -= run_.compressor->observer() == nullptr ? 1 : question;
+  // A prompt without a question ends with a document.
+  if (front_.whole)
+    most -= run_.compressor->observer() == nullptr ? 1 : std::max<std::int64_t>(question, 1);
   if (run_.compressor->observer() != nullptr && run_.compressor->observes_prompt()) return 0;
   if (!run_.queries) return most;
   // The retriever's input must not depend on what other requests have left.

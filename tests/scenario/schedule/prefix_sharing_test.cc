@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "engine/compress/compressor.h"
 #include "engine/plan/strategy.h"
 #include "tests/support/harness/schedule_harness.h"
 
@@ -133,6 +134,21 @@ TEST_F(PrefixSharingTest, DocumentsComputedInPlaceAreShared) {
   EXPECT_EQ(o.stats.shared_tokens, 96);
   EXPECT_EQ(o.plan.fates.reused, 96);
   expect_same(o, r);
+}
+
+TEST_F(PrefixSharingTest, APromptThatEndsWithADocumentComputesItsLastToken) {
+  const auto system = ids(14);
+  const Doc doc{"", ids(50), std::nullopt};  // 64 tokens: the last page is full
+  for (const std::string& name : compressors().names()) {
+    SCOPED_TRACE(name);
+    QueryRequest r = ask(system, {}, "auto", {doc});
+    r.tenant = name;  // shares nothing with the others
+    r.cache.compress = name;
+    (void)run_query(*engine_, r);
+    const Outcome again = run_query(*engine_, r);
+    EXPECT_LT(again.stats.shared_tokens, 64);
+    expect_same(again, r);
+  }
 }
 
 TEST_F(PrefixSharingTest, RecomputeAskedForByNameTakesNothing) {
