@@ -218,6 +218,12 @@ Status StoreImpl::recover() {
         expiries_.set(catalog_key(kHeadKind, m->ns, m->id), m->effective_expiry_ms());
         return true;
       }));
+  // What other parts of the service read of the record must be readable, or be salvaged here.
+  for (const Family family : {Family::kJobs, Family::kMeta}) {
+    if (options_.read_only) break;
+    QUIRE_RETURN_IF_ERROR(disk_->scan(family, {}, {}, false,
+                                      [](std::string_view, std::string_view) { return true; }));
+  }
   const auto followed = disk_->get(Family::kMeta, kCatalogIdentityRecord);
   if (!followed.ok() && followed.code() != Code::kNotFound) return followed.status();
   follows_ = followed.ok();

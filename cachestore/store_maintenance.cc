@@ -17,9 +17,20 @@ void add_problem(VerifyReport* report, std::string line) {
 }  // namespace
 
 Status StoreImpl::verify_records(VerifyReport* report) {
+  // What lies behind a part that cannot be read is looked at by a repair.
+  const auto noted = [&](Status s) {
+    if (s.code() != Code::kCorruption) return s;
+    ++integrity_failures_;
+    ++report->bad_documents;
+    add_problem(report,
+                "a part of the record cannot be read, 'quire store repair' says what of it "
+                "can be saved: " +
+                    s.message());
+    return Status();
+  };
   for (const Family family : {Family::kCatalog, Family::kJobs, Family::kMeta}) {
     QUIRE_RETURN_IF_ERROR(
-        disk_->scan(family, {}, {}, false, [&](std::string_view key, std::string_view value) {
+        noted(disk_->scan(family, {}, {}, false, [&](std::string_view key, std::string_view value) {
           report->bytes += value.size();
           // Entries of the index are keys only.
           if (family == Family::kCatalog && key.starts_with(kTermKind)) return true;
@@ -39,17 +50,18 @@ Status StoreImpl::verify_records(VerifyReport* report) {
           for (char& c : name) c = static_cast<unsigned char>(c) < 32 ? '/' : c;
           add_problem(report, "record '" + name + "': " + s.message());
           return true;
-        }));
+        })));
   }
   // A document needs all of its three records.
   std::vector<std::pair<std::string, std::string>> names;
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind),
-                                    std::string(1, kHeadKind + 1), false,
-                                    [&](std::string_view, std::string_view value) {
-                                      if (auto m = record::decode_head(value); m.ok())
-                                        names.emplace_back(m->ns, m->id);
-                                      return true;
-                                    }));
+  const Status heads = disk_->scan(Family::kCatalog, std::string(1, kHeadKind),
+                                   std::string(1, kHeadKind + 1), false,
+                                   [&](std::string_view, std::string_view value) {
+                                     if (auto m = record::decode_head(value); m.ok())
+                                       names.emplace_back(m->ns, m->id);
+                                     return true;
+                                   });
+  if (!heads.ok() && heads.code() != Code::kCorruption) return heads;  // else it is noted above
   for (const auto& [ns, id] : names) {
     Status s = get_document(ns, id).status();
     if (s.ok()) s = get_text(ns, id).status();
