@@ -130,13 +130,16 @@ class Soak:
 
     def run(self):
         self.start()
-        self.traffic = Traffic(self.service.port)
+        self.traffic = Traffic(self.service.port, self.options.only)
         sender = Sender(self.traffic)
         corpus(sender)
         info = sender.send("info", "GET", "/v1/info")
         seed = self.options.seed * 1000
         clients = [Asker(self.traffic, seed + i, info) for i in range(ASKERS)]
-        clients += [RestingWriter(self.expected, i, seed + 10 + i, self.traffic) for i in range(2)]
+        if self.traffic.wants("change"):
+            clients += [
+                RestingWriter(self.expected, i, seed + 10 + i, self.traffic) for i in range(2)
+            ]
         clients += [kind(self.traffic, seed + 20) for kind in (Filer, Watcher, Pest)]
         for client in clients:
             client.start()
@@ -208,6 +211,11 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--looks", type=int, help="how often all is looked at; default 1 a minute")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        help="kinds of requests, as traffic.py names them, by commas; 'change' is that of writers",
+    )
     parser.add_argument("--keep", help="folder for the logs, and the store if something is wrong")
     parser.add_argument("--json", action="store_true", help="print a result for bench/run")
     options = parser.parse_args()

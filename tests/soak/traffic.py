@@ -23,8 +23,8 @@ PROBLEMS = 200  # that are remembered
 class Traffic:
     """What the clients share. Threads ask `go_on()` before each request."""
 
-    def __init__(self, port):
-        self.port = port
+    def __init__(self, port, only=None):
+        self.port, self.only = port, only  # only: kinds of requests, or None for all
         self.mu = threading.Lock()
         self.counts = Counter()  # by kind of request and status
         self.problems = []
@@ -33,6 +33,9 @@ class Traffic:
         self.ended = False
         self.busy = 0
         self.idle = threading.Condition(self.mu)
+
+    def wants(self, kind):
+        return self.only is None or kind in self.only
 
     def go_on(self):
         """Waits while the traffic rests; returns whether to go on. `rest()` waits for the request
@@ -142,10 +145,11 @@ class Worker(threading.Thread):
         super().__init__(daemon=True)
         self.traffic, self.rng = traffic, random.Random(seed)
         self.sender = Sender(traffic)
+        self.kinds = {k: w for k, w in self.KINDS.items() if traffic.wants(k)}
 
     def run(self):
-        while self.traffic.go_on():
-            kind = self.rng.choices(list(self.KINDS), list(self.KINDS.values()))[0]
+        while self.kinds and self.traffic.go_on():
+            kind = self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
             try:
                 getattr(self, "do_" + kind.replace(" ", "_"))()
             except Gone as error:
