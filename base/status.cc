@@ -2,11 +2,31 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <new>
+
+#include "base/log.h"
 
 namespace quire {
 namespace {
+
 const std::string kEmpty;
+// It is made while the program is loaded, as there may be no memory when it is wanted.
+const Status& g_out_of_memory = *new Status(Code::kResourceExhausted, "out of memory");
+
+Status current_status() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return g_out_of_memory;
+  } catch (const std::exception& e) {
+    return Status::internal(e.what());
+  } catch (...) {
+    return Status::internal("an exception that is no std::exception");
+  }
 }
+
+}  // namespace
 
 std::string_view code_name(Code code) {
   switch (code) {
@@ -65,6 +85,17 @@ Status Status::with_context(std::string_view context) const {
 Status Status::with_field(std::string field) const {
   if (ok()) return {};
   return Status(rep_->code, rep_->message, std::move(field));
+}
+
+Status exception_status(std::string_view work) noexcept {
+  try {
+    const Status status = current_status();
+    log_error("work ended with an exception",
+              {{"work", std::string(work)}, {"reason", status.message()}});
+    return status;
+  } catch (...) {
+    return g_out_of_memory;  // the log has none, either
+  }
 }
 
 namespace internal {

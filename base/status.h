@@ -92,6 +92,11 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;
 };
 
+/// Logs the exception that is being handled as an error of `work` (a few words) and returns it:
+/// kResourceExhausted for std::bad_alloc, else kInternal. It never throws. Threads: any, within a
+/// catch block.
+Status exception_status(std::string_view work) noexcept;
+
 /// A T, or why there is none. value() on a failure aborts: check ok() first.
 template <class T>
 class [[nodiscard]] Result {

@@ -2,12 +2,26 @@
 
 #include <utility>
 
+#include "base/status.h"
 #include "engine/api/query_stats.h"
 #include "engine/plan/plan_builder.h"
 #include "engine/stages/decode_stage.h"
 #include "engine/stages/recall_stage.h"
 
 namespace quire {
+namespace {
+
+/// Runs one step of a query's end. None is worth the end itself, so that an exception is logged.
+template <class Step>
+void attempt(const Step& step) noexcept {
+  try {
+    step();
+  } catch (...) {
+    (void)exception_status("the end of a query");
+  }
+}
+
+}  // namespace
 
 QueryTask::QueryTask(QueryResources& core, QueryRequest request, std::shared_ptr<QuerySink> sink,
                      std::shared_ptr<std::atomic<bool>> cancelled, Clock::time_point received)
@@ -84,17 +98,17 @@ void QueryTask::decoded(const DecodeRow& row) {
   proceed({});
 }
 
-void QueryTask::finish(const Status& status, FinishReason reason) {
+void QueryTask::finish(const Status& status, FinishReason reason) noexcept {
   if (done_) return;
   done_ = true;
   const auto now = Clock::now();
   QueryStats& stats = run_.stats;
   stats.total_ms = ms_between(run_.received, now);
   if (run_.cache) stats.most_cache_bytes = run_.cache->most_bytes();
-  if (stage_) stage_->query_ends(now, suspended_);
-  if (shared_.supply) shared_.supply->report();
-  finish_plan(run_.core.facts, run_.core.meter->speeds(), run_);
-  if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
+  if (stage_) attempt([&] { stage_->query_ends(now, suspended_); });
+  if (shared_.supply) attempt([&] { shared_.supply->report(); });
+  attempt([&] { finish_plan(run_.core.facts, run_.core.meter->speeds(), run_); });
+  if (run_.look_ahead) attempt([&] { stats.draft_ms = run_.look_ahead->draft_ms(); });
   run_.draft_scores.reset();
   run_.look_ahead.reset();
   // Memory and segments are released before the sink is told, not when the last reference to the
@@ -103,16 +117,18 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   shared_.early.reset();
   shared_.supply.reset();
   if (run_.retriever) {
-    run_.retriever->synchronize();
-    stats.retrieve = run_.retriever->stats();
+    attempt([&] {
+      run_.retriever->synchronize();
+      stats.retrieve = run_.retriever->stats();
+    });
     run_.retriever.reset();
   }
   run_.cache.reset();
   run_.execution.work.clear();
   run_.recalled.clear();
   if (running_ != nullptr) running_->fetch_sub(1);
-  if (before_end_) before_end_();
-  sink_->on_done(status, run_.plan, stats, reason);
+  if (before_end_) attempt(before_end_);
+  attempt([&] { sink_->on_done(status, run_.plan, stats, reason); });
   sink_.reset();
 }
 

@@ -73,8 +73,9 @@ class QueryTask {
 
   /// Returns why the task should end now (cancelled or past its deadline), if it should.
   std::optional<Status> verdict(Clock::time_point now) const;
-  /// Ends the task and calls on_done; does nothing if it is done.
-  void finish(const Status& status, FinishReason reason);
+  /// Ends the task and calls on_done once, whatever fails on the way: an exception, also one of the
+  /// hook or the sink, is logged. Does nothing if the task is done.
+  void finish(const Status& status, FinishReason reason) noexcept;
 
   /// Returns the most bytes of working cache that the request can need at once, with an answer of
   /// at most `answer_tokens` tokens.
