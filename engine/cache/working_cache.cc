@@ -30,6 +30,18 @@ struct Strides {
         head((layout == PageLayout::kSplit ? 1 : 2) * kPageTokens * row) {}
 };
 
+/// Pages without rows so far, released unless the list is cleared.
+struct TakenPages {
+  PagePool& pool;
+  std::vector<void*> pages{};
+  explicit TakenPages(PagePool& from) : pool(from) {}
+  ~TakenPages() {
+    for (void* page : pages) pool.release(page);
+  }
+  TakenPages(const TakenPages&) = delete;
+  TakenPages& operator=(const TakenPages&) = delete;
+};
+
 KvView as_source(const MutableKvView& v) {
   return {.pages = v.pages,
           .positions = nullptr,
@@ -204,26 +216,25 @@ void WorkingCache::move_out() {
 
 Status WorkingCache::move_in() {
   QUIRE_RETURN_IF_ERROR(not_moved_);
-  std::vector<void*> pages;
-  const auto drop = [this](Status why) {
-    for (Layer& layer : layers_) {
-      for (void* taken : layer.pages) pool_->release(taken);
-      layer.pages.clear();
-    }
-    return why;
-  };
+  if (moved_.empty()) return {};
+  TakenPages taken(*pool_);
   for (Layer& layer : layers_) {
     const auto count = to_size(pages_for(count_of(layer.positions)));
     layer.pages.reserve(count);
-    while (layer.pages.size() < count) {
-      Result<void*> page = new_page(layer);
-      if (!page.ok()) return drop(page.status());
-      layer.pages.push_back(*page);
-      pages.push_back(*page);
+    taken.pages.reserve(taken.pages.size() + count);
+    for (std::size_t i = 0; i < count; ++i) {
+      QUIRE_ASSIGN_OR_RETURN(void* const page, new_page(layer));
+      taken.pages.push_back(page);
     }
   }
-  if (Status written = pool_->write_pages(moved_.data(), pages); !written.ok())
-    return drop(std::move(written));
+  QUIRE_RETURN_IF_ERROR(pool_->write_pages(moved_.data(), taken.pages));
+  auto next = taken.pages.begin();
+  for (Layer& layer : layers_) {
+    const auto end = next + pages_for(count_of(layer.positions));
+    layer.pages.assign(next, end);  // within what is reserved
+    next = end;
+  }
+  taken.pages.clear();
   moved_ = {};
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "base/status.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/prefill/record_kind.h"
 #include "kernels/parallel.h"
@@ -58,13 +59,26 @@ void KvWriter::run() {
     jobs_.pop_front();
     running_ = 1;
     lock.unlock();
-    Result<WrittenContext> written = write(job);
+    Result<WrittenContext> written = try_write(job);
     lock.lock();
     running_ = 0;
     lock.unlock();
     // The job is no longer counted as pending, so that `done` may submit again.
-    job.done(std::move(written));
+    try {
+      job.done(std::move(written));
+    } catch (...) {
+      (void)exception_status("what follows the writing of a context");
+    }
     lock.lock();
+  }
+}
+
+/// Records take many megabytes, so that memory may run out. Later jobs may need less.
+Result<WrittenContext> KvWriter::try_write(const Job& job) noexcept {
+  try {
+    return write(job);
+  } catch (...) {
+    return exception_status("the writing of a context");
   }
 }
 

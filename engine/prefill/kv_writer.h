@@ -33,7 +33,8 @@ class KvWriter {
     std::shared_ptr<const ContextKv> kv;
     ContextKey key;
     std::string tenant;
-    /// Is called on the writer's thread; must not block.
+    /// Is called once on the writer's thread; must not block. Errors: those of the store,
+    /// kResourceExhausted (out of memory). What it throws is logged.
     std::function<void(Result<WrittenContext>)> done;
   };
   /// `store` and `rope` must outlive it.
@@ -49,6 +50,7 @@ class KvWriter {
   /// Waits. Returns false at once when it is stopping.
   bool wait(std::chrono::milliseconds time);
   Result<WrittenContext> write(const Job& job);
+  Result<WrittenContext> try_write(const Job& job) noexcept;
 
   Store& store_;
   const RopeTable& rope_;

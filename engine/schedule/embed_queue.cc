@@ -1,8 +1,9 @@
 #include "engine/schedule/embed_queue.h"
 
-#include <exception>
 #include <string>
 #include <utility>
+
+#include "base/status.h"
 
 namespace quire {
 
@@ -36,9 +37,29 @@ bool EmbedQueue::idle() const {
 }
 
 void EmbedQueue::suspend() {
-  current_->suspend();
-  suspended_ = true;
-  held_bytes_ = 0;
+  try {
+    current_->suspend();
+    suspended_ = true;
+    held_bytes_ = 0;
+  } catch (...) {
+    fail_current(exception_status("a text that makes way"));
+  }
+}
+
+Status EmbedQueue::resume() {
+  try {
+    QUIRE_RETURN_IF_ERROR(current_->resume());
+  } catch (...) {
+    return exception_status("a text that goes on");
+  }
+  suspended_ = false;
+  held_bytes_ = current_->working_bytes();
+  return {};
+}
+
+void EmbedQueue::fail_current(const Status& why) {
+  current_->fail(why);
+  end_current();
 }
 
 void EmbedQueue::end_current() {
@@ -56,15 +77,19 @@ bool EmbedQueue::step(const std::function<bool(std::int64_t bytes)>& room_for) {
     held_bytes_ = current_->working_bytes();
   }
   if (suspended_ && !current_->cancelled()) {
-    if (!room_for(current_->working_bytes()) || !current_->resume().ok()) return false;
-    suspended_ = false;
-    held_bytes_ = current_->working_bytes();
+    if (!room_for(current_->working_bytes())) return false;
+    const Status resumed = resume();
+    if (resumed.code() == Code::kResourceExhausted) return false;
+    if (!resumed.ok()) {
+      fail_current(resumed);
+      return true;
+    }
   }
   bool over = true;
   try {
     over = current_->step();
-  } catch (const std::exception& e) {
-    current_->fail(Status::exhausted(std::string("embedding failed: ") + e.what()));
+  } catch (...) {
+    current_->fail(exception_status("the embedding of a text"));
   }
   if (over) end_current();
   return true;

@@ -28,7 +28,7 @@ class EmbedQueue {
   /// is suspended.
   std::int64_t held_bytes() const { return held_bytes_; }
   /// Moves the current text out of its pages; requires held_bytes() > 0. step() continues it once
-  /// there is room.
+  /// there is room. A text whose pages cannot be moved ends instead.
   void suspend();
   /// Runs one chunk of one text. Returns false if there is none, or no room for its working cache.
   bool step(const std::function<bool(std::int64_t bytes)>& room_for);
@@ -42,6 +42,8 @@ class EmbedQueue {
   // Guarded by mu_; only the engine thread removes entries.
   std::deque<std::unique_ptr<EmbedTask>> waiting_;
   Status closed_;  // guarded by mu_
+  Status resume();
+  void fail_current(const Status& why);
   void end_current();
 
   std::unique_ptr<EmbedTask> current_;

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "base/status.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +22,12 @@ std::int64_t EmbedTask::working_bytes() const {
 
 void EmbedTask::fail(const Status& status) {
   cache_.reset();
-  if (done_) std::exchange(done_, nullptr)(status);
+  if (!done_) return;
+  try {
+    std::exchange(done_, nullptr)(status);
+  } catch (...) {
+    (void)exception_status("what follows an embedding");
+  }
 }
 
 void EmbedTask::suspend() {

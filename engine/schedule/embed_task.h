@@ -30,7 +30,7 @@ class EmbedTask {
   /// suspend() moves its pages to ordinary memory; resume() moves them back.
   void suspend();
   Status resume();
-  /// Ends it early; does nothing if it is done.
+  /// Ends it early; does nothing if it is done. What `done` throws is logged.
   void fail(const Status& status);
 
  private:

@@ -1,9 +1,9 @@
 #include "engine/schedule/prefill_queue.h"
 
-#include "base/clock.h"
-
-#include <exception>
 #include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
 
 namespace quire {
 namespace {
@@ -47,15 +47,30 @@ bool PrefillQueue::pick() {
   return true;
 }
 
-void PrefillQueue::suspend() {
-  current_->suspend();
+Status PrefillQueue::suspend() {
+  try {
+    current_->suspend();
+  } catch (...) {
+    return exception_status("a context of ingest that makes way");
+  }
   suspended_ = true;
+  return {};
 }
 
 Status PrefillQueue::resume() {
-  QUIRE_RETURN_IF_ERROR(current_->resume());
+  try {
+    QUIRE_RETURN_IF_ERROR(current_->resume());
+  } catch (...) {
+    return exception_status("a context of ingest that goes on");
+  }
   suspended_ = false;
   return {};
+}
+
+void PrefillQueue::fail_current(const Status& why) {
+  current_->fail(why);
+  current_.reset();
+  suspended_ = false;
 }
 
 bool PrefillQueue::step(double allowed_ms) {
@@ -68,8 +83,8 @@ bool PrefillQueue::step(double allowed_ms) {
   bool over = true;
   try {
     over = current_->step(limit);
-  } catch (const std::exception& e) {
-    current_->fail(Status::exhausted(std::string("prefill failed: ") + e.what()));
+  } catch (...) {
+    current_->fail(exception_status("a context of ingest"));
   }
   const double ms = ms_between(started, Clock::now());
   if (allowed_ms > 0) sizer_.measured(limit.max_tokens, ms, allowed_ms);

@@ -29,8 +29,12 @@ class PrefillQueue {
   /// Returns false if idle.
   bool pick();
   /// Moves the current context out of its pages; step() may be called again only after resume().
-  void suspend();
+  /// Errors: kResourceExhausted, kInternal; the context must then end, which frees its pages.
+  Status suspend();
+  /// Moves it back. Errors: kResourceExhausted (it stays suspended), others (it must end).
   Status resume();
+  /// Ends the current context, suspended or not, and tells its callers why.
+  void fail_current(const Status& why);
   bool suspended() const { return suspended_; }
   /// Returns the working bytes of the current context; 0: none.
   std::int64_t needed_bytes() const { return current_ ? current_->working_bytes() : 0; }

@@ -5,10 +5,23 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "engine/draft/draft.h"
 #include "engine/prefill/kv_writer.h"
 
 namespace quire {
+namespace {
+
+/// Tells one caller; what it throws keeps nothing from the others.
+void tell(const PrefillTask::Done& done, const Result<PrefillResult>& result) noexcept {
+  try {
+    done(result);
+  } catch (...) {
+    (void)exception_status("what follows a prefill");
+  }
+}
+
+}  // namespace
 
 PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest request, Done done)
     : core_(core),
@@ -63,7 +76,7 @@ bool PrefillTask::drop_cancelled() {
     completed_ = completed_ || !left;
   }
   if (!left) draft_unwanted_->store(true);
-  for (const Waiter& w : gone) w.done(Status::cancelled("the prefill was cancelled"));
+  for (const Waiter& w : gone) tell(w.done, Status::cancelled("the prefill was cancelled"));
   return left;
 }
 
@@ -78,7 +91,10 @@ PrefillResult PrefillTask::result_so_far() const {
 }
 
 bool PrefillTask::step(const PieceLimit& limit) {
-  if (!drop_cancelled()) return true;
+  if (!drop_cancelled()) {
+    prefill_.reset();
+    return true;
+  }
   if (!prefill_) {
     ask_draft();
     if (auto segment = core_.store->find_segment(key_)) {
@@ -125,20 +141,25 @@ void PrefillTask::hand_over() {
   job.key = key_;
   job.tenant = tenant_;
   job.done = [self = shared_from_this(), waker = core_.waker](Result<WrittenContext> written) {
-    if (!written.ok()) {
-      self->complete(written.status());
-    } else {
-      PrefillResult r = self->result_so_far();
-      r.segment = std::move(written->segment);
-      r.already_cached = written->already_cached;
-      r.sketch_bytes = written->sketch_bytes;
-      r.prefill_ms = self->prefill_ms_;
-      r.store_ms = written->ms;
-      self->complete(r);
-    }
+    self->complete(self->result_of(std::move(written)));
     waker->wake();
   };
   core_.writer->submit(std::move(job));
+}
+
+Result<PrefillResult> PrefillTask::result_of(Result<WrittenContext> written) const noexcept {
+  if (!written.ok()) return written.status();
+  try {
+    PrefillResult r = result_so_far();
+    r.segment = std::move(written->segment);
+    r.already_cached = written->already_cached;
+    r.sketch_bytes = written->sketch_bytes;
+    r.prefill_ms = prefill_ms_;
+    r.store_ms = written->ms;
+    return r;
+  } catch (...) {
+    return exception_status("the result of a prefill");
+  }
 }
 
 /// Asks the draft to read the context on its own thread, while this one computes.
@@ -184,9 +205,13 @@ void PrefillTask::complete(Result<PrefillResult> result) {
     waiters.swap(waiters_);
   }
   if (!result.ok()) draft_unwanted_->store(true);
-  for (const Waiter& w : waiters) w.done(result);
+  for (const Waiter& w : waiters) tell(w.done, result);
 }
 
-void PrefillTask::fail(const Status& status) { complete(status); }
+/// The queue may know the task for a while, so that its pages are released here.
+void PrefillTask::fail(const Status& status) {
+  prefill_.reset();
+  complete(status);
+}
 
 }  // namespace quire

@@ -19,6 +19,8 @@
 
 namespace quire {
 
+struct WrittenContext;
+
 /// Prefills one context; if the draft keeps KV of documents, it reads the context concurrently.
 /// Threads: the engine thread; the last callback comes from the writer's thread or the draft's.
 class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
@@ -48,7 +50,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   void go_on_from(std::unique_ptr<PrefilledRows> rows) { rows_ = std::move(rows); }
   /// Returns the rows that it computed, or that it did not use; null: none.
   std::unique_ptr<PrefilledRows> take_rows() { return std::move(rows_); }
-  /// Fails all remaining callers.
+  /// Fails all remaining callers and releases its pages. Threads: the engine thread.
   void fail(const Status& status);
 
  private:
@@ -63,6 +65,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   void draft_done(Result<SegmentHandle> kept);
   void complete(Result<PrefillResult> result);
   PrefillResult result_so_far() const;
+  Result<PrefillResult> result_of(Result<WrittenContext> written) const noexcept;
 
   QueryResources& core_;
   const ContextKey key_;

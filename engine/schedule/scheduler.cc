@@ -1,12 +1,9 @@
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
-#include <exception>
-#include <new>
 
 #include "base/clock.h"
 #include "base/index.h"
-#include "base/log.h"
 #include "engine/prefill/kv_writer.h"
 #include "kernels/parallel.h"
 
@@ -148,15 +145,20 @@ void Scheduler::run() {
 
 /// Passes one page of a prompt to be written to disk. Returns false if none waits.
 bool Scheduler::save_prompt_page() {
-  const auto page = core_.prefixes->next_unsaved();
-  if (!page) return false;
-  PromptPage out{.key = page->key, .parent = page->parent, .token_ids = {}, .rows = {}};
-  out.token_ids.assign(page->token_ids.begin(), page->token_ids.end());
-  const std::int64_t bytes = core_.pool->format().page_bytes();
-  out.rows.resize(to_size(bytes) * page->pages.size());
-  if (!core_.pool->read_pages(page->pages, out.rows.data()).ok()) return false;
-  core_.prompts->write(page->slot, std::move(out));
-  return true;
+  try {
+    const auto page = core_.prefixes->next_unsaved();
+    if (!page) return false;
+    PromptPage out{.key = page->key, .parent = page->parent, .token_ids = {}, .rows = {}};
+    out.token_ids.assign(page->token_ids.begin(), page->token_ids.end());
+    const std::int64_t bytes = core_.pool->format().page_bytes();
+    out.rows.resize(to_size(bytes) * page->pages.size());
+    if (!core_.pool->read_pages(page->pages, out.rows.data()).ok()) return false;
+    core_.prompts->write(page->slot, std::move(out));
+    return true;
+  } catch (...) {
+    (void)exception_status("the saving of a prompt");
+    return false;
+  }
 }
 
 void Scheduler::take_commands() {
@@ -228,34 +230,25 @@ std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
   return task;
 }
 
-/// Runs `fn`; a task that runs out of memory or fails ends alone.
-void Scheduler::guarded(QueryTask& task, const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const std::bad_alloc&) {
-    task.finish(Status::exhausted("out of memory"), FinishReason::kError);
-  } catch (const std::exception& e) {
-    log_error("query failed by an exception", {{"error", e.what()}});
-    task.finish(Status::internal(e.what()), FinishReason::kError);
-  }
-}
-
 bool Scheduler::step_decode() {
   reserve_for_decode();
   std::vector<DecodeRow> rows;
   std::vector<Running*> tasks;
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kDecoding) continue;
-    rows.push_back(r.task->decode_row());
-    tasks.push_back(&r);
+    guarded(*r.task, [&] {
+      tasks.push_back(&r);
+      rows.push_back(r.task->decode_row());
+    });
+    tasks.resize(rows.size());  // without one that has just failed
   }
   if (rows.empty()) return false;
   const auto started = Clock::now();
   Status status;
   try {
     status = batch_.step(rows);
-  } catch (const std::bad_alloc&) {
-    status = Status::exhausted("out of memory");
+  } catch (...) {
+    status = exception_status("a decode step");
   }
   const double ms = ms_between(started, Clock::now());
   core_.meter->add_decode(count_of(rows), ms);
@@ -310,7 +303,14 @@ bool Scheduler::step_prefill(bool others_decode) {
   if (prefill_bytes_ == 0) {
     const std::int64_t bytes = prefills_.needed_bytes();
     if (!make_room(bytes)) return false;
-    if (prefills_.suspended() && !prefills_.resume().ok()) return false;
+    if (prefills_.suspended()) {
+      const Status resumed = prefills_.resume();
+      if (resumed.code() == Code::kResourceExhausted) return false;
+      if (!resumed.ok()) {
+        fail_prefill(resumed);
+        return true;
+      }
+    }
     prefill_bytes_ = bytes;
   }
   const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0);
@@ -326,6 +326,13 @@ bool Scheduler::step_prefill(bool others_decode) {
     }
   }
   return true;
+}
+
+/// Ends the current context of ingest, whose pages are free afterwards.
+void Scheduler::fail_prefill(const Status& why) {
+  prefills_.fail_current(why);
+  prefill_count_.fetch_sub(1);
+  prefill_bytes_ = 0;
 }
 
 bool Scheduler::step_embed(bool others_decode) {

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "engine/answer/decode_batch.h"
 #include "engine/api/query_sink.h"
 #include "engine/api/request_info.h"
@@ -131,7 +131,16 @@ class Scheduler {
   bool make_room_for_query(std::int64_t bytes);
   bool suspend_background();
   Clock::time_point next_look(Clock::time_point now) const;
-  void guarded(QueryTask& task, const std::function<void()>& fn);
+  void fail_prefill(const Status& why);
+  /// Runs `fn`; a task that runs out of memory or fails ends alone.
+  template <class Fn>
+  static void guarded(QueryTask& task, const Fn& fn) noexcept {
+    try {
+      fn();
+    } catch (...) {
+      task.finish(exception_status("a query"), FinishReason::kError);
+    }
+  }
   static std::int64_t expected_work(const QueryRequest& request);
 
   QueryResources& core_;

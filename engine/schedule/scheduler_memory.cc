@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/index.h"
-#include "base/log.h"
 #include "engine/residency/device_pool.h"
 #include "engine/schedule/scheduler.h"
 
@@ -61,10 +60,11 @@ bool Scheduler::make_room_for_query(std::int64_t bytes) {
 }
 
 /// Moves the pages of the lowest priority to ordinary memory: those of the context that ingest
-/// computes, then those of the text being embedded. Returns false if neither has any.
+/// computes, then those of the text being embedded. Work whose pages cannot be moved ends instead.
+/// Returns false if neither has any.
 bool Scheduler::suspend_background() {
   if (prefill_bytes_ > 0) {
-    prefills_.suspend();
+    if (const Status moved = prefills_.suspend(); !moved.ok()) fail_prefill(moved);
     prefill_bytes_ = 0;
     return true;
   }
@@ -127,7 +127,7 @@ void Scheduler::admit() {
     r.record->set_state(RequestState::kPrefilling);
     r.task->count_in(running_count_);
     waiting_count_.fetch_sub(1);
-    r.task->start();
+    guarded(*r.task, [&r] { r.task->start(); });
     running_.push_back(std::move(r));
     prepare_waiting();
     reap_prepared();
@@ -153,7 +153,11 @@ bool Scheduler::resume_preempted() {
     if (r.task->state() != QueryTask::State::kPreempted) continue;
     const std::int64_t bytes = r.decoding ? r.task->held_bytes() + r.task->next_row_bytes()
                                           : r.prompt_bytes;
-    if (!make_room_for_query(bytes) || !r.task->resume().ok()) return false;
+    if (!make_room_for_query(bytes)) return false;
+    Status resumed;
+    guarded(*r.task, [&] { resumed = r.task->resume(); });
+    if (r.task->state() == QueryTask::State::kDone) continue;
+    if (!resumed.ok()) return false;
     r.bytes = bytes;
     reserved_bytes_ += bytes;
     r.record->set_state(r.decoding ? RequestState::kDecoding : RequestState::kPrefilling);

@@ -82,11 +82,16 @@ void QueryTask::proceed(Status status) {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
-QueryTask::State QueryTask::state() {
+QueryTask::State QueryTask::state() noexcept {
   if (done_) return State::kDone;
   if (suspended_) return State::kPreempted;
   if (stage_->decode() != nullptr) return State::kDecoding;
-  return stage_->ready() ? State::kRunnable : State::kWaiting;
+  try {
+    return stage_->ready() ? State::kRunnable : State::kWaiting;
+  } catch (...) {
+    finish(exception_status("a query that takes in stored KV"), FinishReason::kError);
+    return State::kDone;
+  }
 }
 
 void QueryTask::step() { proceed(stage_->step()); }

@@ -60,8 +60,8 @@ class QueryTask {
   std::int64_t device_bytes() const;
   /// Returns the bytes of pages that the next decode step takes.
   std::int64_t next_row_bytes() const;
-  /// Returns the state after polling the store's replies.
-  State state();
+  /// Returns the state after polling the store's replies. An exception there ends the task.
+  State state() noexcept;
   /// Returns whether step() runs the model, so that its time tells how fast the model is.
   bool runs_model() const { return stage_->runs_model(); }
   /// Computes one chunk, or places one context; for a runnable task only.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/status.h"
+
 namespace quire {
 
 TimerQueue::TimerQueue() : thread_([this] { run(); }) {}
@@ -42,7 +44,11 @@ void TimerQueue::run() {
     auto call = std::move(calls_.begin()->second.second);
     calls_.erase(calls_.begin());
     lock.unlock();
-    call();
+    try {
+      call();
+    } catch (...) {
+      (void)exception_status("a call at a set time");
+    }
     call = nullptr;
     lock.lock();
   }

@@ -12,7 +12,8 @@
 
 namespace quire {
 
-/// Threads: any. Functions run on the queue's own thread and must be quick.
+/// Threads: any. Functions run on the queue's own thread and must be quick. What one throws is
+/// logged, and the others run as they would.
 class TimerQueue {
  public:
   using Clock = std::chrono::steady_clock;

@@ -4,8 +4,11 @@
 
 #include <future>
 #include <memory>
+#include <new>
+#include <stdexcept>
 
 #include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 #include "tests/support/harness/ingest_harness.h"
 
 namespace quire::testing {
@@ -32,6 +35,36 @@ TEST(KvWriter, WaitsForAnotherWriterOfTheSameContext) {
   other->reset();
   const Status status = result.get();
   EXPECT_TRUE(status.ok()) << status.to_string();
+}
+
+TEST(KvWriter, AnExceptionEndsItsContextAlone) {
+  const TempFolder folder;
+  std::unique_ptr<Store> real = open_test_store(folder.path() / "store");
+  test::FaultyStore store(real);
+  Ingest ingest(nullptr, 2, DType::kF16);
+  const auto kv = ingest.run(40);
+  ASSERT_NE(kv, nullptr);
+  int writes = 0;
+  store.before_write = [&writes] {
+    if (++writes == 1) throw std::bad_alloc();
+  };
+  KvWriter writer(store, ingest.model->rope(), ingest.core.facts.num_heads, "m-test");
+  std::vector<Status> ends;
+  const auto submit = [&](const char* name, bool throws) {
+    writer.submit({kv, sha256(name), "default", [&ends, throws](Result<WrittenContext> written) {
+                     ends.push_back(written.status());
+                     if (throws) throw std::runtime_error("nobody takes it");
+                   }});
+  };
+  submit("without memory", false);
+  submit("nobody takes it", true);
+  submit("a third", false);
+  writer.stop();
+  ASSERT_EQ(ends.size(), 3u);
+  EXPECT_EQ(ends[0].code(), Code::kResourceExhausted);
+  EXPECT_TRUE(ends[1].ok()) << ends[1].to_string();
+  EXPECT_TRUE(ends[2].ok()) << ends[2].to_string();
+  EXPECT_EQ(writer.pending(), 0u);
 }
 
 }  // namespace

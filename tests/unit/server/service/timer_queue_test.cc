@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <stdexcept>
 
 namespace quire {
 namespace {
@@ -19,6 +20,15 @@ TEST(TimerQueue, CallsInOrderOfTime) {
   q.at(now, [&] { order.push_back(1); });
   ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(TimerQueue, ACallThatThrowsEndsAlone) {
+  TimerQueue q;
+  std::promise<void> done;
+  const auto now = TimerQueue::Clock::now();
+  q.at(now, [] { throw std::runtime_error("no room"); });
+  q.at(now + std::chrono::milliseconds(1), [&] { done.set_value(); });
+  ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
 }
 
 TEST(TimerQueue, CancelledCallsNeverRun) {

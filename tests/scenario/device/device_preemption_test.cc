@@ -1,0 +1,170 @@
+/// Work that makes way for a query while the memory through which pages leave an emulated device is
+/// short: it ends alone, and everybody else is served.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "tests/support/harness/device_side.h"
+
+namespace quire::testing {
+namespace {
+
+// A column is 16 rows in every layer: 3 layers * 2 heads * 2 * 16 * 16 * 4 bytes.
+constexpr std::int64_t kColumn = 12288;
+
+/// A device that may refuse the pinned memory through which whole columns leave it and come back.
+class RefusingOps final : public cuda::DeviceOps {
+ public:
+  explicit RefusingOps(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {}
+
+  std::string description() const override { return ops_->description(); }
+  Result<cuda::MemoryInfo> memory() override { return ops_->memory(); }
+  Result<void*> allocate(cuda::MemoryKind kind, std::int64_t bytes) override {
+    if (at_copy && kind == cuda::MemoryKind::kPinned && bytes % kColumn == 0)
+      QUIRE_RETURN_IF_ERROR(at_copy());
+    return ops_->allocate(kind, bytes);
+  }
+  Status release(cuda::MemoryKind kind, void* p) override { return ops_->release(kind, p); }
+  Status synchronize() override { return ops_->synchronize(); }
+  Status enqueue(cuda::OpCode code, const void* args, std::int64_t bytes) override {
+    return ops_->enqueue(code, args, bytes);
+  }
+
+  /// Runs before such an allocation, which its error ends. Set it on the engine thread, or while
+  /// the engine has nothing to do.
+  std::function<Status()> at_copy;
+
+ private:
+  const std::shared_ptr<cuda::DeviceOps> ops_;
+};
+
+class DevicePreemptionTest : public DeviceSideTest {
+ protected:
+  std::unique_ptr<DeviceSide> small_side(std::int64_t columns) {
+    edit_options_ = [columns](EngineOptions& o) {
+      o.working_cache_bytes = columns * kColumn;
+      o.host_cache_bytes = 0;
+      o.prefill_chunk_tokens = 64;
+    };
+    return side(model_.path(), "device", make_device_compute(ops_), {});
+  }
+  QueryRequest question(DeviceSide& s, std::size_t prompt, std::int32_t answer) {
+    QueryRequest r = make_request(*s.engine, {}, random_ids(rng_, prompt), "recompute");
+    r.cache.decode = "dense";
+    r.sampling.max_tokens = answer;
+    return r;
+  }
+  std::shared_ptr<CollectingSink> ask(DeviceSide& s, QueryRequest request) {
+    auto sink = std::make_shared<CollectingSink>();
+    EXPECT_TRUE(s.engine->query(std::move(request), sink).ok());
+    return sink;
+  }
+  /// Prefills a context of 13 of 16 columns, for which a query must make way after its first piece.
+  /// Returns how the context ended.
+  Status ingest_beside_a_query(DeviceSide& s, const std::function<Status()>& at_copy) {
+    std::promise<Status> ended;
+    Gate begun, asked;
+    PrefillRequest prefill;
+    prefill.token_ids = random_ids(rng_, 200);
+    prefill.on_progress = [&](std::int64_t tokens) {
+      if (tokens > 64) return;
+      ops_->at_copy = at_copy;
+      begun.open();
+      asked.pass();
+    };
+    s.engine->prefill(std::move(prefill),
+                      [&ended](Result<PrefillResult> r) { ended.set_value(r.status()); });
+    begun.pass();
+    const auto sink = ask(s, question(s, 60, 20));
+    asked.open();
+    EXPECT_TRUE(sink->wait().status.ok()) << sink->wait().status.to_string();
+    const Status status = ended.get_future().get();
+    ops_->at_copy = nullptr;
+    return status;
+  }
+  /// Embeds a text of 19 of 23 columns, for which a query must make way after its first piece.
+  /// Returns how the text ended.
+  Status embed_beside_a_query(DeviceSide& s, const std::function<Status()>& at_copy) {
+    // The engine thread is held until everything is queued.
+    Gate held, queued, begun, asked;
+    auto blocker = std::make_shared<CollectingSink>();
+    blocker->at_token = [&](int) {
+      held.open();
+      queued.pass();
+      return true;
+    };
+    EXPECT_TRUE(s.engine->query(question(s, 4, 2), blocker).ok());
+    held.pass();
+    std::promise<Status> ended;
+    EmbedRequest text;
+    text.token_ids = random_ids(rng_, 300);
+    s.engine->embed(std::move(text),
+                    [&ended](Result<std::vector<float>> v) { ended.set_value(v.status()); });
+    // Contexts and texts take turns: with the second context, a piece of the text has been run.
+    std::vector<std::future<Status>> contexts;
+    for (const bool second : {false, true}) {
+      auto done = std::make_shared<std::promise<Status>>();
+      contexts.push_back(done->get_future());
+      PrefillRequest prefill;
+      prefill.token_ids = random_ids(rng_, 40);
+      if (second) {
+        prefill.on_progress = [&](std::int64_t) {
+          ops_->at_copy = at_copy;
+          begun.open();
+          asked.pass();
+        };
+      }
+      s.engine->prefill(std::move(prefill),
+                        [done](Result<PrefillResult> r) { done->set_value(r.status()); });
+    }
+    queued.open();
+    begun.pass();
+    const auto sink = ask(s, question(s, 60, 20));
+    asked.open();
+    EXPECT_TRUE(sink->wait().status.ok()) << sink->wait().status.to_string();
+    const Status status = ended.get_future().get();
+    for (auto& context : contexts) EXPECT_TRUE(context.get().ok());
+    (void)blocker->wait();
+    ops_->at_copy = nullptr;
+    return status;
+  }
+  /// Expects that a text of as many columns is embedded.
+  void expect_embedded(DeviceSide& s) {
+    std::promise<Status> ended;
+    EmbedRequest text;
+    text.token_ids = random_ids(rng_, 300);
+    s.engine->embed(std::move(text),
+                    [&ended](Result<std::vector<float>> v) { ended.set_value(v.status()); });
+    const Status status = ended.get_future().get();
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+
+  const RandomModelFolder model_;
+  const std::shared_ptr<RefusingOps> ops_ = std::make_shared<RefusingOps>(
+      simt::make_emulated_ops());
+  std::mt19937 rng_{29};
+};
+
+Status out_of_memory() { throw std::bad_alloc(); }
+
+TEST_F(DevicePreemptionTest, AContextThatMeetsAnExceptionEndsAlone) {
+  const auto s = small_side(16);
+  EXPECT_EQ(ingest_beside_a_query(*s, out_of_memory).code(), Code::kResourceExhausted);
+  const auto next = prefill_now(*s->engine, random_ids(rng_, 200));
+  EXPECT_TRUE(next.ok()) << next.status().to_string();
+}
+
+TEST_F(DevicePreemptionTest, ATextThatMeetsAnExceptionEndsAlone) {
+  const auto s = small_side(23);
+  EXPECT_EQ(embed_beside_a_query(*s, out_of_memory).code(), Code::kResourceExhausted);
+  expect_embedded(*s);
+}
+
+}  // namespace
+}  // namespace quire::testing
