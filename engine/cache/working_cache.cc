@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <string>
+#include <utility>
 
 #include "base/index.h"
 
@@ -73,7 +75,6 @@ WorkingCache::WorkingCache(WorkingCache&& other) noexcept
     : pool_(other.pool_),
       layers_(std::move(other.layers_)),
       most_bytes_(other.most_bytes_),
-      not_moved_(std::move(other.not_moved_)),
       moved_(std::move(other.moved_)) {
   other.layers_.clear();
   other.moved_.clear();
@@ -199,12 +200,18 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
   return out;
 }
 
-void WorkingCache::move_out() {
-  std::vector<std::byte> moved(to_size(bytes()));
+Status WorkingCache::move_out() {
+  std::vector<std::byte> moved;
   std::vector<void*> pages;
-  for (const Layer& layer : layers_)
-    pages.insert(pages.end(), layer.pages.begin(), layer.pages.end());
-  not_moved_ = pool_->read_pages(pages, moved.data());
+  try {
+    for (const Layer& layer : layers_)
+      pages.insert(pages.end(), layer.pages.begin(), layer.pages.end());
+    moved.resize(to_size(bytes()));
+  } catch (const std::bad_alloc&) {
+    return Status::exhausted("the system gives no " + std::to_string(bytes()) +
+                             " bytes of memory to move KV to");
+  }
+  QUIRE_RETURN_IF_ERROR(pool_->read_pages(pages, moved.data()));
   for (void* page : pages) pool_->release(page);
   for (Layer& layer : layers_) {
     layer.pages.clear();
@@ -212,10 +219,10 @@ void WorkingCache::move_out() {
     layer.shared = 0;
   }
   moved_ = std::move(moved);
+  return {};
 }
 
 Status WorkingCache::move_in() {
-  QUIRE_RETURN_IF_ERROR(not_moved_);
   if (moved_.empty()) return {};
   TakenPages taken(*pool_);
   for (Layer& layer : layers_) {

@@ -72,10 +72,11 @@ class WorkingCache {
   std::vector<void*> share_page(std::int64_t page);
 
   /// Copies every page to ordinary memory and releases it. Until move_in() only positions,
-  /// bytes_out() and the destructor may be used.
-  void move_out();
-  /// Allocates pages again and copies the rows back, bit for bit. Errors: kResourceExhausted
-  /// (nothing changes), those of move_out()'s copies, which lost the rows.
+  /// bytes_out() and the destructor may be used. Errors: kResourceExhausted (no memory for the
+  /// rows), those of PagePool::read_pages(); the pages and their rows stay then.
+  Status move_out();
+  /// Allocates pages again and copies the rows back, bit for bit; does nothing if none are moved
+  /// out. Errors: kResourceExhausted, those of PagePool::write_pages(); nothing changes then.
   Status move_in();
   /// Returns the bytes of ordinary memory that move_out() holds; 0: nothing is moved out.
   std::int64_t bytes_out() const { return count_of(moved_); }
@@ -159,7 +160,6 @@ class WorkingCache {
   PagePool* pool_;
   std::vector<Layer> layers_;
   std::int64_t most_bytes_ = 0;
-  Status not_moved_;              ///< why move_out() lost the rows
   std::vector<std::byte> moved_;  ///< [pages of all layers in order]; empty: nothing is moved out
 };
 

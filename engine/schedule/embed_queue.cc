@@ -37,13 +37,15 @@ bool EmbedQueue::idle() const {
 }
 
 void EmbedQueue::suspend() {
+  Status moved;
   try {
-    current_->suspend();
-    suspended_ = true;
-    held_bytes_ = 0;
+    moved = current_->suspend();
   } catch (...) {
-    fail_current(exception_status("a text that makes way"));
+    moved = exception_status("a text that makes way");
   }
+  if (!moved.ok()) return fail_current(moved.with_context("the text could not make way"));
+  suspended_ = true;
+  held_bytes_ = 0;
 }
 
 Status EmbedQueue::resume() {
@@ -68,7 +70,8 @@ void EmbedQueue::end_current() {
   held_bytes_ = 0;
 }
 
-bool EmbedQueue::step(const std::function<bool(std::int64_t bytes)>& room_for) {
+bool EmbedQueue::step(const std::function<bool(std::int64_t bytes)>& room_for,
+                      bool pages_come_free) {
   if (!current_) {
     const std::lock_guard lock(mu_);
     if (waiting_.empty() || !room_for(waiting_.front()->working_bytes())) return false;
@@ -79,9 +82,9 @@ bool EmbedQueue::step(const std::function<bool(std::int64_t bytes)>& room_for) {
   if (suspended_ && !current_->cancelled()) {
     if (!room_for(current_->working_bytes())) return false;
     const Status resumed = resume();
-    if (resumed.code() == Code::kResourceExhausted) return false;
+    if (resumed.code() == Code::kResourceExhausted && pages_come_free) return false;
     if (!resumed.ok()) {
-      fail_current(resumed);
+      fail_current(resumed.with_context("the text could not go on"));
       return true;
     }
   }

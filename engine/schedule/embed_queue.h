@@ -31,7 +31,9 @@ class EmbedQueue {
   /// there is room. A text whose pages cannot be moved ends instead.
   void suspend();
   /// Runs one chunk of one text. Returns false if there is none, or no room for its working cache.
-  bool step(const std::function<bool(std::int64_t bytes)>& room_for);
+  /// `pages_come_free`: other work will release pages, so that a suspended text that lacks memory
+  /// waits for them. Else it ends.
+  bool step(const std::function<bool(std::int64_t bytes)>& room_for, bool pages_come_free);
   /// Refuses new texts and ends all waiting and current ones.
   void close(const Status& why);
 

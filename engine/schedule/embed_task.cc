@@ -30,9 +30,7 @@ void EmbedTask::fail(const Status& status) {
   }
 }
 
-void EmbedTask::suspend() {
-  if (cache_) cache_->move_out();
-}
+Status EmbedTask::suspend() { return cache_ ? cache_->move_out() : Status(); }
 
 Status EmbedTask::resume() { return cache_ ? cache_->move_in() : Status(); }
 

@@ -27,8 +27,9 @@ class EmbedTask {
   bool cancelled() const {
     return request_.cancelled && request_.cancelled->load(std::memory_order_relaxed);
   }
-  /// suspend() moves its pages to ordinary memory; resume() moves them back.
-  void suspend();
+  /// suspend() moves its pages to ordinary memory; resume() moves them back. Errors: those of
+  /// WorkingCache; the pages stay where they are.
+  Status suspend();
   Status resume();
   /// Ends it early; does nothing if it is done. What `done` throws is logged.
   void fail(const Status& status);

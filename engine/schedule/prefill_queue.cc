@@ -49,7 +49,7 @@ bool PrefillQueue::pick() {
 
 Status PrefillQueue::suspend() {
   try {
-    current_->suspend();
+    QUIRE_RETURN_IF_ERROR(current_->suspend());
   } catch (...) {
     return exception_status("a context of ingest that makes way");
   }

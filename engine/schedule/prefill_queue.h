@@ -29,9 +29,9 @@ class PrefillQueue {
   /// Returns false if idle.
   bool pick();
   /// Moves the current context out of its pages; step() may be called again only after resume().
-  /// Errors: kResourceExhausted, kInternal; the context must then end, which frees its pages.
+  /// Errors: those of WorkingCache::move_out(); the context keeps its pages.
   Status suspend();
-  /// Moves it back. Errors: kResourceExhausted (it stays suspended), others (it must end).
+  /// Moves it back. Errors: those of WorkingCache::move_in(); it stays suspended.
   Status resume();
   /// Ends the current context, suspended or not, and tells its callers why.
   void fail_current(const Status& why);

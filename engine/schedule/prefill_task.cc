@@ -125,9 +125,9 @@ bool PrefillTask::step(const PieceLimit& limit) {
   return true;
 }
 
-void PrefillTask::suspend() {
+Status PrefillTask::suspend() {
   rows_.reset();
-  if (prefill_) prefill_->cache().move_out();
+  return prefill_ ? prefill_->cache().move_out() : Status();
 }
 
 Status PrefillTask::resume() { return prefill_ ? prefill_->cache().move_in() : Status(); }

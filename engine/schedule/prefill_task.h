@@ -41,8 +41,9 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   /// Computes one chunk, or some layers of it. Returns true once computing is over (already stored,
   /// failed, cancelled, or handed to the writer).
   bool step(const PieceLimit& limit);
-  /// suspend() moves its pages to ordinary memory; resume() moves them back.
-  void suspend();
+  /// suspend() moves its pages to ordinary memory; resume() moves them back. Errors: those of
+  /// WorkingCache; the pages stay where they are.
+  Status suspend();
   Status resume();
   /// Returns whether its left context begins with all of these rows.
   bool continues(const PrefilledRows& rows) const;

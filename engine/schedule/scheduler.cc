@@ -305,9 +305,9 @@ bool Scheduler::step_prefill(bool others_decode) {
     if (!make_room(bytes)) return false;
     if (prefills_.suspended()) {
       const Status resumed = prefills_.resume();
-      if (resumed.code() == Code::kResourceExhausted) return false;
+      if (resumed.code() == Code::kResourceExhausted && pages_come_free()) return false;
       if (!resumed.ok()) {
-        fail_prefill(resumed);
+        fail_prefill(resumed.with_context("the context could not go on"));
         return true;
       }
     }
@@ -339,7 +339,8 @@ bool Scheduler::step_embed(bool others_decode) {
   const auto started = Clock::now();
   const std::int32_t rows = others_decode ? embed_chunks_.size() : largest_chunk_;
   core_.chunk_tokens = rows;
-  const bool worked = embeds_.step([this](std::int64_t bytes) { return make_room(bytes); });
+  const bool worked = embeds_.step([this](std::int64_t bytes) { return make_room(bytes); },
+                                   pages_come_free());
   core_.chunk_tokens = largest_chunk_;
   if (worked && others_decode)
     embed_chunks_.measured(rows, ms_between(started, Clock::now()), kIngestPiece * decode_step_ms_);

@@ -49,6 +49,7 @@ struct SchedulerLimits {
 /// gets more as it proceeds. When pages run out, cached prompt prefixes are evicted first. Then the
 /// context of ingest and the text being embedded are moved to ordinary memory, then the youngest
 /// query, which is resumed unchanged before a new one is admitted. The oldest query always runs.
+/// What cannot be moved there or back ends with an error, so that nobody waits for it.
 /// All admitted queries together never need more than twice the budget, so what is moved out stays
 /// within about one budget. A query is admitted with all the device memory it may use, at most its
 /// share, so that no answer fails for lack of it. Threads: any for public methods.
@@ -129,6 +130,8 @@ class Scheduler {
   void end_everything(const Status& why);
   bool make_room(std::int64_t bytes);
   bool make_room_for_query(std::int64_t bytes);
+  /// Returns whether a query holds pages, which it will release.
+  bool pages_come_free() const { return reserved_bytes_ > 0; }
   bool suspend_background();
   Clock::time_point next_look(Clock::time_point now) const;
   void fail_prefill(const Status& why);

@@ -1,6 +1,7 @@
 // This file decides which queries run and with how many pages: preparing, admission, growth,
 // preemption.
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/index.h"
@@ -64,7 +65,8 @@ bool Scheduler::make_room_for_query(std::int64_t bytes) {
 /// Returns false if neither has any.
 bool Scheduler::suspend_background() {
   if (prefill_bytes_ > 0) {
-    if (const Status moved = prefills_.suspend(); !moved.ok()) fail_prefill(moved);
+    if (const Status moved = prefills_.suspend(); !moved.ok())
+      fail_prefill(moved.with_context("the context could not make way for a query"));
     prefill_bytes_ = 0;
     return true;
   }
@@ -147,7 +149,8 @@ void Scheduler::reap_prepared() {
   });
 }
 
-/// Resumes preempted queries, oldest first. Returns true if none still waits for pages.
+/// Resumes preempted queries, oldest first. Returns true if none still waits for pages. One that
+/// lacks memory although nobody will release any ends, as those behind it would wait in vain.
 bool Scheduler::resume_preempted() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kPreempted) continue;
@@ -156,8 +159,11 @@ bool Scheduler::resume_preempted() {
     if (!make_room_for_query(bytes)) return false;
     Status resumed;
     guarded(*r.task, [&] { resumed = r.task->resume(); });
+    if (resumed.code() == Code::kResourceExhausted && pages_come_free()) return false;
+    if (!resumed.ok())
+      r.task->finish(resumed.with_context("the query could not go on after it made way"),
+                     FinishReason::kError);
     if (r.task->state() == QueryTask::State::kDone) continue;
-    if (!resumed.ok()) return false;
     r.bytes = bytes;
     reserved_bytes_ += bytes;
     r.record->set_state(r.decoding ? RequestState::kDecoding : RequestState::kPrefilling);
@@ -165,12 +171,16 @@ bool Scheduler::resume_preempted() {
   return true;
 }
 
+/// Takes the query's pages. A query whose pages cannot be moved ends, which frees them as well.
 void Scheduler::preempt(Running& running) {
-  guarded(*running.task, [&running] { running.task->suspend(); });
-  if (running.task->state() != QueryTask::State::kPreempted) return;
-  running.record->set_state(RequestState::kPreempted);
-  reserved_bytes_ -= running.bytes;
-  running.bytes = 0;
+  guarded(*running.task, [&running] {
+    if (const Status moved = running.task->suspend(); !moved.ok())
+      running.task->finish(moved.with_context("the query could not make way for an older one"),
+                           FinishReason::kError);
+  });
+  reserved_bytes_ -= std::exchange(running.bytes, 0);
+  if (running.task->state() == QueryTask::State::kPreempted)
+    running.record->set_state(RequestState::kPreempted);
 }
 
 bool Scheduler::preempt_younger_than(const Running& running) {

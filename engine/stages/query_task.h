@@ -50,9 +50,9 @@ class QueryTask {
   /// Starts the task's turn; from now on step() may take pages.
   void start();
   /// Copies its pages to ordinary memory and releases them. The answer after resume() is the one it
-  /// would have given.
-  void suspend();
-  /// Copies the pages back. Errors: kResourceExhausted (the task stays suspended).
+  /// would have given. Errors: those of WorkingCache::move_out(); the task goes on as it was.
+  Status suspend();
+  /// Copies the pages back. Errors: those of WorkingCache::move_in(); the task stays suspended.
   Status resume();
   /// Returns the bytes held in pages, or in ordinary memory while suspended.
   std::int64_t held_bytes() const;

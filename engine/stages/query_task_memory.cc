@@ -23,16 +23,19 @@ std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryReq
   return (pages(rows) + alone) * core.pool->format().page_bytes() * core.facts.shape.num_layers;
 }
 
-void QueryTask::suspend() {
+Status QueryTask::suspend() {
+  // Before the plan nothing has a cache, and the draft's KV is ordinary memory.
+  if (shared_.supply) {
+    run_.retriever->synchronize();
+    QUIRE_RETURN_IF_ERROR(run_.cache->move_out());
+  }
   suspended_ = true;
   ++run_.stats.preemptions;
-  if (!shared_.supply) {  // nothing is planned yet, and the draft's KV is ordinary memory
-    if (shared_.early) shared_.early->suspend();
-    return;
-  }
-  run_.retriever->synchronize();
-  run_.cache->move_out();
-  shared_.supply->suspend();
+  if (shared_.supply)
+    shared_.supply->suspend();
+  else if (shared_.early)
+    shared_.early->suspend();
+  return {};
 }
 
 Status QueryTask::resume() {

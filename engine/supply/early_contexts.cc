@@ -83,7 +83,7 @@ std::int64_t EarlyContexts::held_bytes() const {
 
 void EarlyContexts::suspend() {
   rows_.reset();  // the next context is computed anew rather than moved out and in
-  if (computing_) computing_->cache().move_out();
+  if (computing_ && !computing_->cache().move_out().ok()) computing_.reset();
 }
 
 Status EarlyContexts::resume() { return computing_ ? computing_->cache().move_in() : Status(); }

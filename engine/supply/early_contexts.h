@@ -43,7 +43,8 @@ class EarlyContexts {
   std::unique_ptr<PrefilledRows> take_rows() { return std::move(rows_); }
 
   /// held_bytes() returns the page bytes of the context that is being computed, wherever they are.
-  /// suspend() moves them to ordinary memory, resume() back.
+  /// suspend() moves them to ordinary memory, resume() back. Where there is no memory for them, the
+  /// context is computed anew. Errors: those of WorkingCache::move_in(); nothing changes.
   std::int64_t held_bytes() const;
   void suspend();
   Status resume();

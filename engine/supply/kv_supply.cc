@@ -315,7 +315,7 @@ std::int64_t KvSupply::held_bytes() const {
 
 void KvSupply::suspend() {
   rows_.reset();  // the next context is computed anew rather than moved out and in
-  if (missing_) missing_->cache().move_out();
+  if (missing_ && !missing_->cache().move_out().ok()) missing_.reset();
 }
 
 Status KvSupply::resume() { return missing_ ? missing_->cache().move_in() : Status(); }

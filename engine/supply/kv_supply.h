@@ -65,7 +65,8 @@ class KvSupply final : public StoredKv {
   Status step_missing();
 
   /// held_bytes() returns the page bytes of the context that is being computed, wherever they are.
-  /// suspend() moves them to ordinary memory, resume() back.
+  /// suspend() moves them to ordinary memory, resume() back. Where there is no memory for them, the
+  /// context is computed anew. Errors: those of WorkingCache::move_in(); nothing changes.
   std::int64_t held_bytes() const;
   void suspend();
   Status resume();

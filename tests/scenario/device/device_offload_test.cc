@@ -301,7 +301,7 @@ TEST_F(LeavingCacheTest, RowsStayAndPagesMove) {
     expect_rows(cache, 1);
     EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
     // Move the cache out to ordinary memory and in again.
-    cache.move_out();
+    ASSERT_TRUE(cache.move_out().ok());
     EXPECT_EQ(pool_.bytes_in_use(), 0);
     ASSERT_TRUE(cache.move_in().ok());
     for (const int layer : {0, 1}) expect_rows(cache, layer);

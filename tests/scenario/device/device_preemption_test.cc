@@ -152,6 +152,81 @@ class DevicePreemptionTest : public DeviceSideTest {
 };
 
 Status out_of_memory() { throw std::bad_alloc(); }
+Status refuse() { return Status::exhausted("no pinned memory is left"); }
+
+/// Two queries that grow from 6 to 8 of 12 columns each.
+class TwoQueriesTest : public DevicePreemptionTest {
+ protected:
+  /// Runs both; `at_copy` is set before the pages are used up.
+  void run(DeviceSide& s, std::function<Status()> at_copy) {
+    Gate asked;
+    older_->at_token = [&](int tokens) {
+      if (tokens == 1) asked.pass();
+      if (tokens == 60) ops_->at_copy = std::move(at_copy);
+      return true;
+    };
+    EXPECT_TRUE(s.engine->query(question(s, 20, 100), older_).ok());
+    EXPECT_TRUE(s.engine->query(question(s, 20, 100), younger_).ok());
+    asked.open();
+    EXPECT_TRUE(older_->wait().status.ok()) << older_->wait().status.to_string();
+    EXPECT_EQ(older_->wait().ids.size(), 100u);
+    (void)younger_->wait();
+    ops_->at_copy = nullptr;
+  }
+  /// Expects that the younger query ended early, saying why, and that the next one is answered.
+  void expect_ended(DeviceSide& s) {
+    const Status& status = younger_->wait().status;
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    EXPECT_NE(status.message().find("no pinned memory is left"), std::string::npos)
+        << status.to_string();
+    EXPECT_LT(younger_->wait().ids.size(), 100u);
+    const Outcome next = run_query(*s.engine, question(s, 100, 5));
+    EXPECT_TRUE(next.status.ok()) << next.status.to_string();
+    EXPECT_EQ(s.engine->load().queries_running, 0);
+  }
+
+  const std::shared_ptr<CollectingSink> older_ = std::make_shared<CollectingSink>(),
+                                        younger_ = std::make_shared<CollectingSink>();
+};
+
+TEST_F(TwoQueriesTest, OneThatCannotMakeWayEndsAlone) {
+  const auto s = small_side(12);
+  run(*s, refuse);
+  EXPECT_EQ(younger_->wait().stats.preemptions, 0);
+  expect_ended(*s);
+}
+
+TEST_F(TwoQueriesTest, OneThatCannotGoOnEndsAlone) {
+  const auto s = small_side(12);
+  run(*s, [copies = 0]() mutable { return ++copies == 1 ? Status() : refuse(); });
+  EXPECT_EQ(younger_->wait().stats.preemptions, 1);
+  expect_ended(*s);
+}
+
+TEST_F(DevicePreemptionTest, AContextThatCannotMakeWayEndsAlone) {
+  const auto s = small_side(16);
+  const Status ended = ingest_beside_a_query(*s, refuse);
+  EXPECT_EQ(ended.code(), Code::kResourceExhausted);
+  EXPECT_NE(ended.message().find("no pinned memory is left"), std::string::npos)
+      << ended.to_string();
+  const auto next = prefill_now(*s->engine, random_ids(rng_, 200));
+  EXPECT_TRUE(next.ok()) << next.status().to_string();
+}
+
+TEST_F(DevicePreemptionTest, AContextThatCannotGoOnEndsAlone) {
+  const auto s = small_side(16);
+  const Status ended = ingest_beside_a_query(
+      *s, [copies = 0]() mutable { return ++copies == 1 ? Status() : refuse(); });
+  EXPECT_EQ(ended.code(), Code::kResourceExhausted);
+  const auto next = prefill_now(*s->engine, random_ids(rng_, 200));
+  EXPECT_TRUE(next.ok()) << next.status().to_string();
+}
+
+TEST_F(DevicePreemptionTest, ATextThatCannotMakeWayEndsAlone) {
+  const auto s = small_side(23);
+  EXPECT_EQ(embed_beside_a_query(*s, refuse).code(), Code::kResourceExhausted);
+  expect_embedded(*s);
+}
 
 TEST_F(DevicePreemptionTest, AContextThatMeetsAnExceptionEndsAlone) {
   const auto s = small_side(16);

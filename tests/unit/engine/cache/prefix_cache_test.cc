@@ -259,7 +259,7 @@ TEST_F(PrefixCacheTest, ACacheMovedOutAndInHoldsTheSameRows) {
   PrefixCache prefixes(pool_, kLayers, 100 * column_bytes());
   WorkingCache first = computed(37);
   prefixes.add(seed(), ids(500, 37), first);
-  first.move_out();
+  ASSERT_TRUE(first.move_out().ok());
   EXPECT_EQ(first.bytes_out(), 3 * column_bytes());
   EXPECT_EQ(pool_.bytes_in_use(), 2 * column_bytes()) << "what others hold stays";
   ASSERT_TRUE(first.move_in().ok());
@@ -278,7 +278,7 @@ TEST_F(PrefixCacheTest, MovingInWithoutRoomChangesNothing) {
   WorkingCache cache(small, 2);
   for (std::int32_t layer = 0; layer < 2; ++layer)
     ASSERT_TRUE(cache.add_rows(layer, ids(0, 48)).ok());
-  cache.move_out();
+  ASSERT_TRUE(cache.move_out().ok());
   EXPECT_EQ(small.bytes_in_use(), 0);
   WorkingCache other(small, 1);
   ASSERT_TRUE(other.add_rows(0, ids(0, 16)).ok());

@@ -211,7 +211,7 @@ TEST_F(WorkingCacheTest, RaggedHeadsHoldTheirOwnRowsAndAllThatComesLater) {
   EXPECT_EQ(rows, (std::vector<std::int32_t>{0, 3, 4}));
   cache.head_rows(0, 1, rows);
   EXPECT_EQ(rows, range(0, 5));
-  cache.move_out();
+  ASSERT_TRUE(cache.move_out().ok());
   ASSERT_TRUE(cache.move_in().ok());
   EXPECT_TRUE(cache.ragged(0));
   cache.truncate(0, 2);

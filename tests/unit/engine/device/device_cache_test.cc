@@ -116,7 +116,7 @@ TEST_F(DeviceCacheTest, WhatIsWrittenToASharedPageIsACopy) {
 
 TEST_F(DeviceCacheTest, RowsLeaveForOrdinaryMemoryAndComeBack) {
   Filled host(nullptr), device(memory_);
-  device.cache.move_out();
+  ASSERT_TRUE(device.cache.move_out().ok());
   EXPECT_EQ(device.pool.bytes_in_use(), 0);
   EXPECT_GT(device.cache.bytes_out(), 0);
   ops_->fail_allocation(0);
@@ -126,11 +126,23 @@ TEST_F(DeviceCacheTest, RowsLeaveForOrdinaryMemoryAndComeBack) {
   device.expect_same(host);
 }
 
-TEST_F(DeviceCacheTest, RowsThatALostDeviceTookAreNotReplacedByOthers) {
+TEST_F(DeviceCacheTest, RowsThatCannotLeaveStayWhereTheyAre) {
+  Filled host(nullptr, 40), device(memory_, 40);
+  ops_->fail_allocation(0);
+  EXPECT_EQ(device.cache.move_out().code(), Code::kResourceExhausted);
+  EXPECT_EQ(device.cache.bytes_out(), 0);
+  ASSERT_TRUE(device.cache.move_in().ok()) << "nothing is to come back";
+  device.expect_same(host);
+  ASSERT_TRUE(device.cache.move_out().ok());
+  ASSERT_TRUE(device.cache.move_in().ok());
+  device.expect_same(host);
+}
+
+TEST_F(DeviceCacheTest, ALostDeviceIsNamedWhenRowsAreToLeaveIt) {
   Filled device(memory_, 40);
   ops_->lose();
-  device.cache.move_out();
-  EXPECT_EQ(device.cache.move_in().code(), Code::kDeviceLost);
+  EXPECT_EQ(device.cache.move_out().code(), Code::kDeviceLost);
+  EXPECT_EQ(device.cache.bytes_out(), 0);
 }
 
 TEST_F(DeviceCacheTest, TheHostSeesACopyThatGrows) {
@@ -203,7 +215,7 @@ TEST_F(DeviceCacheTest, TablesFollowTheCache) {
   for (std::int32_t r = 0; r < 900; r += 3) kept.push_back(r);
   ASSERT_TRUE(f.cache.keep_rows(1, std::vector{kept, kept}).ok());
   expect_known("rows that were dropped");
-  f.cache.move_out();
+  ASSERT_TRUE(f.cache.move_out().ok());
   // Other pages are taken first, so that rows come back to other places.
   Filled other(compute->memory(), 3);
   ASSERT_TRUE(f.cache.move_in().ok());
