@@ -10,6 +10,7 @@ namespace quire {
 std::unique_ptr<LateContexts> LateContexts::of(const QueryRequest& request, Store& store,
                                                const LatePause& pause) {
   if (request.cache.strategy != "auto") return nullptr;  // others do as their names say
+  if (!request.cache.write) return nullptr;              // the caller wants nothing stored
   if (!pause.is_over()) return nullptr;
   auto out = std::make_unique<LateContexts>();
   for (const QueryContext& context : request.contexts) {

@@ -19,7 +19,8 @@ namespace quire {
 class LateContexts {
  public:
   /// Returns those contexts of the request that `auto` finds without KV in the store; null: there
-  /// are none, or the pause is on. It copies their token ids.
+  /// are none, the request stores nothing (`cache.write`), or the pause is on. It copies their
+  /// token ids.
   static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store,
                                           const LatePause& pause);
   /// Has the KV of those computed and kept that still have none. It returns at once. `store` and

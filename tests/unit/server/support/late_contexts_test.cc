@@ -115,5 +115,12 @@ TEST_F(LateContextsTest, OtherStrategiesDoAsTheirNamesSay) {
   EXPECT_EQ(LateContexts::of(r, *store_, *pause_), nullptr);
 }
 
+TEST_F(LateContextsTest, ARequestThatStoresNothingLeavesNothingToCompute) {
+  QueryRequest r = request();
+  ASSERT_NE(LateContexts::of(r, *store_, *pause_), nullptr);
+  r.cache.write = false;
+  EXPECT_EQ(LateContexts::of(r, *store_, *pause_), nullptr);
+}
+
 }  // namespace
 }  // namespace quire
