@@ -52,8 +52,8 @@ class ResidentMeans {
 /// Scores the blocks of one selection on the device. Threads: the engine thread.
 class ResidentScorer final : public BlockScorer {
  public:
-  /// `keys` is [context] of the selection's input. Means of a context without a key are uploaded
-  /// for this selection only.
+  /// `keys` is [context] of the selection's input, the names of what the sketches were made of.
+  /// Means of a context without a key are uploaded for this selection only.
   ResidentScorer(ResidentMeans& means, std::span<const std::optional<ContextKey>> keys)
       : means_(means), keys_(keys) {}
   Result<bool> score(const Shape& shape, std::span<const Item> items) override;

@@ -35,8 +35,10 @@ Status SelectStage::work() {
     return shared_.supply->record<SelectionKeysView>(context);
   };
   input.query_pass = question_ ? &*question_ : nullptr;
+  // A document may name the key of an older text or model. Sketches belong to what is read now.
   std::vector<std::optional<ContextKey>> keys;
-  for (const QueryContext& c : run.request.contexts) keys.push_back(c.key);
+  for (const ContextWork& work : run.execution.work)
+    keys.push_back(work.key.is_zero() ? std::nullopt : std::optional(work.key));
   std::optional<ResidentScorer> scorer;
   if (run.core.means != nullptr) input.scorer = &scorer.emplace(*run.core.means, keys);
   std::vector<std::span<const float>> scores;

@@ -165,6 +165,32 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
   EXPECT_GT(ops->runs(OpCode::kColumnSums), 0);
 }
 
+/// What a document names may be the key of an older text.
+TEST_F(DeviceSamkvTest, BlocksAreChosenByTheTextThatIsAskedAbout) {
+  const RandomModelFolder model;
+  const auto cpu = side(model.path(), "cpu", nullptr, {130, 101, 90}),
+             device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()),
+                           {130, 101, 90});
+  (void)ask(*device, "samkv", 1);  // the means of the older texts are on the device now
+  const auto of_other_texts = [](QueryRequest& r) {
+    std::mt19937 rng(41);
+    for (QueryContext& c : r.contexts) c.token_ids = random_ids(rng, c.token_ids.size());
+  };
+  const Outcome got = ask(*device, "samkv", 5, of_other_texts),
+                expected = ask(*cpu, "samkv", 5, of_other_texts);
+  EXPECT_EQ(got.ids, expected.ids);
+  EXPECT_GT(expected.plan.fates.dropped, 0) << "something was chosen";
+  ASSERT_EQ(got.plan.contexts.size(), expected.plan.contexts.size());
+  for (std::size_t c = 0; c < got.plan.contexts.size(); ++c) {
+    ASSERT_EQ(got.plan.contexts[c].blocks.size(), expected.plan.contexts[c].blocks.size());
+    for (std::size_t b = 0; b < got.plan.contexts[c].blocks.size(); ++b) {
+      EXPECT_EQ(got.plan.contexts[c].blocks[b].kept_layers,
+                expected.plan.contexts[c].blocks[b].kept_layers)
+          << c << ", " << b;
+    }
+  }
+}
+
 /// With twice the layers there are as many waits. The question's pass, the choice, recomputation
 /// and the question itself each wait as a whole.
 TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
