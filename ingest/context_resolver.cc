@@ -1,10 +1,18 @@
 #include "ingest/context_resolver.h"
 
+#include <string>
+
 #include "ingest/document/related_chunks.h"
 #include "ingest/names.h"
 #include "ingest/prepared_text.h"
 
 namespace quire {
+namespace {
+
+/// Reads of a document that changes all the time, before its readers are told so.
+constexpr int kMostTries = 10;
+
+}  // namespace
 
 Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const std::string> ids,
                                           const ResolveOptions& options) {
@@ -29,9 +37,14 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
     }
     if (!m.ok() && m.code() != Code::kNotFound) return m.status();
     if (m.ok() && m->status == DocumentStatus::kReady) {
-      QUIRE_ASSIGN_OR_RETURN(ResolvedDocument d, resolve_ready(std::move(*m), salt));
+      auto d = resolve_ready(std::move(*m), salt);
+      if (d.code() == Code::kNotFound) {  // deleted meanwhile
+        out.missing.push_back(id);
+        continue;
+      }
+      QUIRE_RETURN_IF_ERROR(d.status());
       if (options.touch) store_.touch_document(ns, id);
-      out.documents.push_back(std::move(d));
+      out.documents.push_back(std::move(*d));
       continue;
     }
     if (pending) {
@@ -54,7 +67,34 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
   return out;
 }
 
+/// The text of a stale document is read after its manifest: only if nothing was committed between
+/// do they belong together.
 Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, const Digest& salt) {
+  for (int attempt = 0; attempt < kMostTries; ++attempt) {
+    const bool stale = m.fingerprint != engine_.document_fingerprint(m.ns);
+    QUIRE_RETURN_IF_ERROR(forget_vanished(m, stale));
+    if (!stale) return resolved(m, salt);
+    QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(m.ns, m.id));
+    auto anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
+    QUIRE_ASSIGN_OR_RETURN(const DocumentManifest now, store_.get_document_head(m.ns, m.id));
+    if (!is_unchanged(m, now)) {
+      QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
+      continue;
+    }
+    QUIRE_RETURN_IF_ERROR(anew.status());
+    m.num_tokens = 0;
+    for (std::size_t i = 0; i < anew->size(); ++i) {
+      m.chunks[i].token_ids = std::move((*anew)[i].token_ids);
+      m.chunks[i].left_chunks = (*anew)[i].left_chunks;
+      m.num_tokens += m.chunks[i].token_ids.size();
+    }
+    return resolved(m, salt);
+  }
+  return Status::unavailable("document '" + m.id + "' changes faster than it can be read");
+}
+
+/// Returns a version of a document whose chunks have this model's tokens.
+ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Digest& salt) const {
   ResolvedDocument d;
   d.id = m.id;
   d.title = m.title;
@@ -64,31 +104,6 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
   d.tokens = m.num_tokens;
   d.stale = m.fingerprint != engine_.document_fingerprint(m.ns);
   d.other_salt = m.salt_digest != salt;
-  QUIRE_RETURN_IF_ERROR(forget_vanished(m, d.stale));
-  if (d.stale) {  // another model may have another vocabulary
-    std::vector<Chunk> anew;
-    for (int attempt = 0;; ++attempt) {
-      QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(m.ns, m.id));
-      auto cut_anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
-      auto now = store_.get_document_head(m.ns, m.id);
-      const bool moved = !now.ok() || now->version != m.version;
-      if (moved && attempt < 3 && now.ok()) {  // replaced between the reads of manifest and text
-        QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
-        if (m.fingerprint == engine_.document_fingerprint(m.ns))
-          return resolve_ready(std::move(m), salt);
-        continue;
-      }
-      if (!cut_anew.ok()) return cut_anew.status();
-      anew = std::move(*cut_anew);
-      break;
-    }
-    d.tokens = 0;
-    for (std::size_t i = 0; i < anew.size(); ++i) {
-      m.chunks[i].token_ids = std::move(anew[i].token_ids);
-      m.chunks[i].left_chunks = anew[i].left_chunks;
-      d.tokens += m.chunks[i].token_ids.size();
-    }
-  }
   const ReadBehind behind = read_behind(m.related);
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {
     const DocumentChunk& c = m.chunks[i];

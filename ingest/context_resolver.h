@@ -41,6 +41,7 @@ class ContextResolver {
  private:
   Status forget_vanished(DocumentManifest& manifest, bool stale);
   Result<ResolvedDocument> resolve_ready(DocumentManifest manifest, const Digest& salt);
+  ResolvedDocument resolved(const DocumentManifest& manifest, const Digest& salt) const;
   Result<ResolvedDocument> resolve_pending(std::string_view ns, const PendingDocument& pending);
 
   Store& store_;

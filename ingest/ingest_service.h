@@ -105,7 +105,8 @@ class IngestService {
   // ---- queries ----
   /// Returns token ids and keys of documents in the order of `ids`; each document is one consistent
   /// version. (disk) Unknown and unfinished ids are reported and are not errors. Errors:
-  /// kInvalidArgument (ids, salt), kIo.
+  /// kInvalidArgument (ids, salt), kIo, kUnavailable (a document changes faster than it can be
+  /// read; a later call may succeed).
   virtual Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
                                    const ResolveOptions& options) = 0;
 

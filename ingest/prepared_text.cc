@@ -95,6 +95,11 @@ bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b) {
          a.salt_digest == b.salt_digest && a.fingerprint == b.fingerprint;
 }
 
+bool is_unchanged(const DocumentManifest& before, const DocumentManifest& after) {
+  return before.version == after.version && before.created_ms == after.created_ms &&
+         has_same_chunks(before, after);
+}
+
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options) {
   return {engine.info().max_model_len - 1, options.max_document_tokens};
 }

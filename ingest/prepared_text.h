@@ -40,6 +40,8 @@ void set_what_is_seen(const DocumentManifest& manifest, ChunkingOptions& options
 
 /// Returns whether chunks that were made of one version are those of the other.
 bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b);
+/// Returns whether nothing was committed between the two reads of a document.
+bool is_unchanged(const DocumentManifest& before, const DocumentManifest& after);
 
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options);
 /// Counts the blocks of all chunks.

@@ -21,12 +21,6 @@ std::string name_of(std::string_view ns, std::string_view id) {
   return name.append(id);
 }
 
-/// Returns whether nothing was committed between the two reads of a document.
-bool is_unchanged(const DocumentManifest& before, const DocumentManifest& after) {
-  return before.version == after.version && before.created_ms == after.created_ms &&
-         has_same_chunks(before, after);
-}
-
 }  // namespace
 
 Result<DocumentManifest> Renditions::get(std::string_view ns, std::string_view id, Grants* grants) {

@@ -363,5 +363,61 @@ TEST_F(RestartTest, AnotherModelMakesDocumentsStaleUntilWarmed) {
   EXPECT_FALSE(service_->resolve("default", ids, {})->documents[0].stale);
 }
 
+/// A document of another model. While it is read, its title changes `changes_` times, or it is
+/// deleted.
+class ChangingDocumentTest : public RestartTest {
+ protected:
+  void SetUp() override {
+    RestartTest::SetUp();
+    put(one(doc("a", prose(300, 1), "", "Title")));
+    shut();
+    open("m-00000002");
+    faulty_->on_read_head([this] {
+      if (deletes_.exchange(false)) {
+        EXPECT_OK(store_->delete_document("default", "a", {}));
+      }
+      if (changes_ <= 0) return;
+      --changes_;
+      const auto retitle = [this](DocumentManifest& m) {
+        m.title = "Title with " + std::to_string(changes_) + " to come";
+        return Status();
+      };
+      EXPECT_OK(store_->update_document("default", "a", retitle, {}));
+    });
+  }
+  void TearDown() override { shut(); }
+
+  std::atomic<int> changes_{0};
+  std::atomic<bool> deletes_{false};
+  const std::vector<std::string> ids_ = {"a"};
+};
+
+TEST_F(ChangingDocumentTest, AStaleDocumentIsReadInOneVersion) {
+  changes_ = 2;
+  const auto resolved = service_->resolve("default", ids_, {});
+  ASSERT_OK(resolved);
+  const ResolvedDocument& d = resolved->documents.at(0);
+  const auto stored = store_->get_document("default", "a");
+  ASSERT_OK(stored);
+  EXPECT_TRUE(d.stale);
+  EXPECT_EQ(d.title, "Title with 0 to come");
+  EXPECT_EQ(d.version, stored->version);
+  EXPECT_EQ(d.contexts.at(0).title, d.title);
+}
+
+TEST_F(ChangingDocumentTest, OneThatChangesAllTheTimeIsToBeAskedForLater) {
+  changes_ = 1000;
+  EXPECT_EQ(service_->resolve("default", ids_, {}).code(), Code::kUnavailable);
+  changes_ = 0;
+  ASSERT_OK(service_->resolve("default", ids_, {}));
+}
+
+TEST_F(ChangingDocumentTest, OneThatIsDeletedMeanwhileIsMissing) {
+  deletes_ = true;
+  const auto resolved = service_->resolve("default", ids_, {});
+  ASSERT_OK(resolved);
+  EXPECT_EQ(resolved->missing, ids_);
+}
+
 }  // namespace
 }  // namespace quire
