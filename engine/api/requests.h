@@ -22,6 +22,7 @@ namespace quire {
 
 /// Priority of a prefill; queries precede all prefills. Evicted contexts that are needed again
 /// (kRecompute) precede new ones (kIngest), which still get a tenth of the prefill time.
+/// The most urgent comes first. Equal contexts are computed once, at the most urgent priority.
 enum class PrefillPriority : std::uint8_t { kRecompute, kIngest };
 
 /// Asks to prefill one context apart from any prompt and to store its blocks and its sketch.

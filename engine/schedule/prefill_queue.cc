@@ -17,8 +17,12 @@ PrefillQueue::PrefillQueue(QueryResources& core) : core_(core), sizer_(core.chun
 
 bool PrefillQueue::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
   std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
-  const auto found = in_flight_.find(key);
-  if (found != in_flight_.end() && found->second->join(request, done)) return false;
+  const PrefillPriority priority = request.priority;
+  if (const auto found = in_flight_.find(key);
+      found != in_flight_.end() && found->second->join(request, done)) {
+    raise(found->second, priority);
+    return false;
+  }
   auto task = std::make_shared<PrefillTask>(core_, key, std::move(request), std::move(done));
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && task->working_bytes() > budget) {
@@ -33,6 +37,17 @@ bool PrefillQueue::add(const ContextKey& key, PrefillRequest request, PrefillTas
   in_flight_[key] = task;
   queue_of(task->priority()).push(task->tenant(), task);
   return true;
+}
+
+/// Gives a task the priority of a caller that joined it, if that one is more urgent.
+void PrefillQueue::raise(const std::shared_ptr<PrefillTask>& task, PrefillPriority priority) {
+  if (priority >= task->priority()) return;
+  const auto waiting = queue_of(task->priority())
+                           .take_if([&task](const std::shared_ptr<PrefillTask>& other) {
+                             return other == task;
+                           });
+  task->raise(priority);
+  if (!waiting.empty()) queue_of(priority).push(task->tenant(), task);
 }
 
 bool PrefillQueue::pick() {

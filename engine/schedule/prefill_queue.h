@@ -20,8 +20,9 @@ class PrefillQueue {
  public:
   explicit PrefillQueue(QueryResources& core);
 
-  /// Adds a context, or joins equal content in flight. Returns true for a new task, false if it
-  /// joined another or was refused (its callback was then called).
+  /// Adds a context, or joins equal content in flight, which takes the more urgent priority of the
+  /// two. Returns true for a new task, false if it joined another or was refused (its callback was
+  /// then called).
   bool add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
   /// Returns whether nothing waits and nothing is being computed.
   bool idle() const { return current_ == nullptr && recompute_.empty() && ingest_.empty(); }
@@ -54,6 +55,7 @@ class PrefillQueue {
     return priority == PrefillPriority::kRecompute ? recompute_ : ingest_;
   }
 
+  void raise(const std::shared_ptr<PrefillTask>& task, PrefillPriority priority);
   void go_on_from(std::unique_ptr<PrefilledRows> rows, const std::string& tenant);
 
   QueryResources& core_;

@@ -32,6 +32,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   const ContextKey& key() const { return key_; }
   const std::string& tenant() const { return tenant_; }
   PrefillPriority priority() const { return priority_; }
+  void raise(PrefillPriority priority) { priority_ = priority; }
   std::int64_t num_tokens() const { return count_of(token_ids_); }
   std::int64_t working_bytes() const;
   /// Adds a caller for the same content. Returns false, with the arguments untouched, if the result
@@ -73,7 +74,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   const std::vector<std::int32_t> token_ids_, left_context_;
   const std::string tenant_;
   const std::array<std::uint8_t, 32> salt_digest_;
-  const PrefillPriority priority_;
+  PrefillPriority priority_;
   mutable std::mutex mu_;
   std::vector<Waiter> waiters_;  // guarded by mu_
   bool completed_ = false;       // guarded by mu_

@@ -96,6 +96,40 @@ TEST_F(FairnessTest, ContextsSomebodyWantsBackComeBeforeNewOnes) {
   EXPECT_EQ(order[0], "back0");
 }
 
+TEST_F(FairnessTest, AContextThatSomebodyWantsBackNoLongerWaitsAsANewOne) {
+  Gate gate;
+  auto blocker = block(gate);
+  std::vector<std::string> order;
+  std::vector<std::future<void>> ends;
+  const auto prefill = [&](const std::string& name, const std::vector<std::int32_t>& ids,
+                           PrefillPriority priority) {
+    PrefillRequest request;
+    request.token_ids = ids;
+    request.tenant = "t";
+    request.priority = priority;
+    request.on_progress = [&order, name](std::int64_t tokens) {
+      if (tokens == 64) order.push_back(name);
+    };
+    auto done = std::make_shared<std::promise<void>>();
+    ends.push_back(done->get_future());
+    engine_->prefill(std::move(request), [done](Result<PrefillResult> r) {
+      EXPECT_TRUE(r.ok());
+      done->set_value();
+    });
+  };
+  const auto wanted = random_ids(rng_, 70);
+  for (int i = 0; i < 3; ++i)
+    prefill("new" + std::to_string(i), random_ids(rng_, 70), PrefillPriority::kIngest);
+  prefill("posted", wanted, PrefillPriority::kIngest);
+  prefill("wanted back", wanted, PrefillPriority::kRecompute);
+  prefill("posted again", wanted, PrefillPriority::kIngest);
+  gate.open();
+  for (auto& e : ends) e.get();
+  (void)blocker->wait();
+  EXPECT_EQ(order, (std::vector<std::string>{"posted", "wanted back", "posted again", "new0",
+                                             "new1", "new2"}));
+}
+
 TEST_F(FairnessTest, IngestTakesTurnsByTenant) {
   Gate gate;
   auto blocker = block(gate);
