@@ -1,5 +1,7 @@
 #include "engine/prefill/kv_writer.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/index.h"
 #include "base/status.h"
@@ -13,6 +15,8 @@ namespace {
 /// How long another writer of the same context is waited for, and how often it is looked at.
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::chrono::milliseconds kPause{5};
+/// Most KV that waits to be written, as a part of the store's memory tier and in bytes.
+constexpr std::uint64_t kWaitingPart = 8, kMostWaiting = std::uint64_t{1} << 30;
 
 }  // namespace
 
@@ -22,14 +26,18 @@ KvWriter::KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads,
       rope_(rope),
       num_heads_(num_heads),
       fingerprint_(std::move(fingerprint)),
+      max_bytes_(static_cast<std::int64_t>(
+          std::min(store.options().dram_bytes / kWaitingPart, kMostWaiting))),
       thread_([this] { run(); }) {}
 
 KvWriter::~KvWriter() { stop(); }
 
 void KvWriter::submit(Job job) {
+  const std::int64_t bytes = job.kv->layout.total_bytes();
   {
     std::lock_guard lock(mu_);
     jobs_.push_back(std::move(job));
+    bytes_ += bytes;
   }
   cv_.notify_one();
 }
@@ -37,6 +45,16 @@ void KvWriter::submit(Job job) {
 std::size_t KvWriter::pending() const {
   std::lock_guard lock(mu_);
   return jobs_.size() + running_;
+}
+
+std::int64_t KvWriter::pending_bytes() const {
+  std::lock_guard lock(mu_);
+  return bytes_;
+}
+
+bool KvWriter::has_room(std::int64_t bytes) const {
+  std::lock_guard lock(mu_);
+  return bytes_ == 0 || bytes_ + bytes <= max_bytes_;
 }
 
 void KvWriter::stop() {
@@ -60,8 +78,11 @@ void KvWriter::run() {
     running_ = 1;
     lock.unlock();
     Result<WrittenContext> written = try_write(job);
+    const std::int64_t bytes = job.kv->layout.total_bytes();
+    job.kv.reset();
     lock.lock();
     running_ = 0;
+    bytes_ -= bytes;
     lock.unlock();
     // The job is no longer counted as pending, so that `done` may submit again.
     try {

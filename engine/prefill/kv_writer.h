@@ -26,7 +26,7 @@ struct WrittenContext {
 };
 
 /// Writes with one thread, so that two writes of equal content never race. Threads: any for
-/// submit() and pending(). stop() finishes what was submitted.
+/// everything but stop(), which finishes what was submitted.
 class KvWriter {
  public:
   struct Job {
@@ -42,7 +42,15 @@ class KvWriter {
   ~KvWriter();
 
   void submit(Job job);
+  /// Returns how many contexts are not written yet, and the bytes of their values. They lie in
+  /// ordinary memory, outside every other budget.
   std::size_t pending() const;
+  std::int64_t pending_bytes() const;
+  /// Returns whether so many bytes more may wait: all together take at most max_bytes(), and one
+  /// that is larger waits alone.
+  bool has_room(std::int64_t bytes) const;
+  /// Returns an eighth of the store's memory tier, 1 GiB at most.
+  std::int64_t max_bytes() const { return max_bytes_; }
   void stop();
 
  private:
@@ -56,11 +64,13 @@ class KvWriter {
   const RopeTable& rope_;
   const std::int32_t num_heads_;
   const std::string fingerprint_;
+  const std::int64_t max_bytes_;
   mutable std::mutex mu_;
   std::condition_variable cv_;
   std::deque<Job> jobs_;     // guarded by mu_
   bool stopping_ = false;    // guarded by mu_
   std::size_t running_ = 0;  // guarded by mu_
+  std::int64_t bytes_ = 0;   // guarded by mu_; of jobs_ and the one that runs
   std::thread thread_;
 };
 

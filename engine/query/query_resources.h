@@ -38,6 +38,8 @@ struct QueryResources : PassResources {
   PrefixCache* prefixes = nullptr;        ///< null: no prompt prefixes are kept
   PromptFile* prompts = nullptr;          ///< null: prefixes do not survive a restart
   KvWriter* writer = nullptr;
+  /// KV of all queries that was computed before their plans and waits for them (EarlyContexts).
+  std::int64_t early_bytes = 0;
   DevicePool* device = nullptr;          ///< device memory of retrievers
   std::int32_t device_requests = 1;      ///< requests that share the device
   TransferStreams* transfers = nullptr;  ///< streams for the retrievers' copies

@@ -15,7 +15,8 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(10);
 /// Ingest gets at least one part in ten of the engine's time while queries keep it busy.
 constexpr double kQueryShare = 9;
-/// Most computed contexts that may wait for the writer; each holds a context's KV in memory.
+/// Most computed contexts that may wait for the writer while ingest goes on, however small they
+/// are.
 constexpr std::size_t kMaxUnwritten = 8;
 
 /// Longest time that prompts not yet on disk are saved when the engine stops.
@@ -299,7 +300,9 @@ bool Scheduler::step_background(bool others_decode) {
 }
 
 bool Scheduler::step_prefill(bool others_decode) {
-  if (core_.writer->pending() >= kMaxUnwritten || !prefills_.pick()) return false;
+  // Each holds a context's KV in memory.
+  if (core_.writer->pending() >= kMaxUnwritten || !core_.writer->has_room(0)) return false;
+  if (!prefills_.pick()) return false;
   if (prefill_bytes_ == 0) {
     const std::int64_t bytes = prefills_.needed_bytes();
     if (!make_room(bytes)) return false;

@@ -10,7 +10,8 @@
 namespace quire {
 namespace {
 
-/// Bytes of KV that may wait for the plan. What follows is placed as soon as it is computed.
+/// Bytes of KV that may wait for the plans of all queries. What follows is placed as soon as it is
+/// computed.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
 
 }  // namespace
@@ -19,8 +20,15 @@ EarlyContexts::EarlyContexts(QueryRun& run, const std::vector<Wanted>& wanted) :
   for (const Wanted& w : wanted) contexts_.push_back({.wanted = w});
 }
 
+EarlyContexts::~EarlyContexts() { run_.core.early_bytes -= bytes_; }
+
+void EarlyContexts::count(std::int64_t bytes) {
+  bytes_ += bytes;
+  run_.core.early_bytes += bytes;
+}
+
 bool EarlyContexts::left() const {
-  return computing_ || (next_ < contexts_.size() && bytes_ < kMostBytes);
+  return computing_ || (next_ < contexts_.size() && run_.core.early_bytes < kMostBytes);
 }
 
 Status EarlyContexts::step(double max_ms) {
@@ -40,7 +48,7 @@ Status EarlyContexts::step(double max_ms) {
   if (!computing_->done()) return {};
   context.kv = computing_->take();
   context.finished = true;
-  bytes_ += context.kv->layout.total_bytes();
+  count(context.kv->layout.total_bytes());
   if (context.wanted.writable) write_computed(run_, context.wanted.key, context.kv);
   rows_ = computing_->take_rows();
   computing_.reset();
@@ -74,7 +82,9 @@ void EarlyContexts::drop(const ContextKey& key) {
 
 std::shared_ptr<const ContextKv> EarlyContexts::take(const ContextKey& key) {
   const std::size_t i = index_of(key);
-  return i < contexts_.size() ? std::move(contexts_[i].kv) : nullptr;
+  if (i == contexts_.size() || contexts_[i].kv == nullptr) return nullptr;
+  count(-contexts_[i].kv->layout.total_bytes());
+  return std::move(contexts_[i].kv);
 }
 
 std::int64_t EarlyContexts::held_bytes() const {

@@ -23,9 +23,12 @@ class EarlyContexts {
   };
   /// The keys are distinct, the indices ascend. `run` must outlive this.
   EarlyContexts(QueryRun& run, const std::vector<Wanted>& wanted);
+  ~EarlyContexts();
+  EarlyContexts(const EarlyContexts&) = delete;
+  EarlyContexts& operator=(const EarlyContexts&) = delete;
 
   /// Returns whether step() has something to compute: a context is neither finished nor dropped,
-  /// and those that wait here leave room for it.
+  /// and those that wait for the plans of all queries leave room for it.
   bool left() const;
   /// Returns whether a context is begun and not finished.
   bool computing() const { return computing_ != nullptr; }
@@ -58,10 +61,12 @@ class EarlyContexts {
   /// Returns the number of contexts if there is none.
   std::size_t index_of(const ContextKey& key) const;
   void skip_dropped();
+  /// Counts KV that waits here, or that leaves (negative).
+  void count(std::int64_t bytes);
 
   QueryRun& run_;
   std::vector<Context> contexts_;
-  std::int64_t bytes_ = 0;  ///< of finished contexts
+  std::int64_t bytes_ = 0;  ///< of finished contexts that were not taken
   std::size_t next_ = 0;    ///< the one that is computed, or not yet looked at
   std::unique_ptr<ContextPrefill> computing_;
   std::unique_ptr<PrefilledRows> rows_;

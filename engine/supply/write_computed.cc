@@ -9,14 +9,14 @@
 namespace quire {
 namespace {
 
-/// Most newly computed contexts that wait to be written.
+/// Most newly computed contexts that wait to be written, however small they are.
 constexpr std::size_t kMaxPendingWrites = 64;
 
 }  // namespace
 
 void write_computed(QueryRun& run, const ContextKey& key, std::shared_ptr<const ContextKv> kv) {
   KvWriter& writer = *run.core.writer;
-  if (writer.pending() >= kMaxPendingWrites) return;
+  if (writer.pending() >= kMaxPendingWrites || !writer.has_room(kv->layout.total_bytes())) return;
   run.stats.written_tokens += kv->layout.num_tokens();
   KvWriter::Job job;
   job.kv = std::move(kv);

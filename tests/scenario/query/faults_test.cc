@@ -211,6 +211,27 @@ TEST_F(FaultsTest, EvictedDocumentsAreComputedAndStoredAgain) {
   EXPECT_EQ(again.plan.fates.reused - again.stats.shared_tokens, 210);
 }
 
+TEST_F(FaultsTest, KvThatFindsNoRoomToWaitForTheDiskIsNotStored) {
+  // An eighth of the memory tier holds the KV of 170 tokens.
+  std::unique_ptr<Store> real = open_test_store(folder_.path() / "small", 512u << 10);
+  FaultyStore store(real);
+  Gate disk;
+  store.before_write = [&disk] { disk.pass(); };
+  const auto engine = make_test_engine(model_.path(), store);
+  std::vector<Doc> docs;
+  for (const char* name : {"one", "two"}) {
+    Doc d{name, random_ids(rng_, 150), std::nullopt};
+    d.key = engine->names().context_key(d.ids, "t", {}, {});
+    docs.push_back(std::move(d));
+  }
+  const Outcome o = run_query(*engine, make_request(*engine, docs, random_ids(rng_, 8), "reuse"));
+  EXPECT_TRUE(o.status.ok()) << o.status.to_string();
+  EXPECT_EQ(o.plan.fates.computed, o.plan.prompt_tokens);
+  EXPECT_EQ(o.stats.written_tokens, 150);
+  disk.open();
+  engine->stop(std::chrono::seconds(5));
+}
+
 TEST_F(FaultsTest, AStoreThatTakesNoWritesStillAnswers) {
   store_.refuse_writes = Status::exhausted("disk full");
   store_.read_fault = [](std::size_t index) {

@@ -37,6 +37,30 @@ TEST(KvWriter, WaitsForAnotherWriterOfTheSameContext) {
   EXPECT_TRUE(status.ok()) << status.to_string();
 }
 
+TEST(KvWriter, CountsTheBytesThatWaitAndTellsForHowManyThereIsRoom) {
+  const TempFolder folder;
+  std::unique_ptr<Store> real = open_test_store(folder.path() / "store", 64u << 20);
+  test::FaultyStore store(real);
+  Ingest ingest(nullptr, 2, DType::kF16);
+  const auto kv = ingest.run(40);
+  ASSERT_NE(kv, nullptr);
+  const std::int64_t bytes = kv->layout.total_bytes();
+  Gate gate;
+  store.before_write = [&gate] { gate.pass(); };
+  KvWriter writer(store, ingest.model->rope(), ingest.core.facts.num_heads, "m-test");
+  const std::int64_t most = writer.max_bytes();
+  EXPECT_EQ(most, 8 << 20);
+  EXPECT_TRUE(writer.has_room(most + 1)) << "nothing else waits";
+  for (const char* name : {"one", "two"})
+    writer.submit({kv, sha256(name), "default", [](const Result<WrittenContext>&) {}});
+  EXPECT_EQ(writer.pending_bytes(), 2 * bytes);
+  EXPECT_TRUE(writer.has_room(most - 2 * bytes));
+  EXPECT_FALSE(writer.has_room(most - 2 * bytes + 1));
+  gate.open();
+  writer.stop();
+  EXPECT_EQ(writer.pending_bytes(), 0);
+}
+
 TEST(KvWriter, AnExceptionEndsItsContextAlone) {
   const TempFolder folder;
   std::unique_ptr<Store> real = open_test_store(folder.path() / "store");
