@@ -104,6 +104,7 @@ class Salvage {
   Status open_old();
   Status open(const std::string& path, bool copy, Database* out);
   Status copy_record(const std::string& to);
+  bool is_another_table(const fs::path& file);
   Status rebuild(const std::string& copy);
   Status name_families(const std::string& copy);
   Status open_new();
@@ -171,6 +172,18 @@ Status Salvage::open(const std::string& path, bool copy, Database* out) {
   return {};
 }
 
+/// Returns whether a file holds a table that was written under another name. RocksDB ends the
+/// process where two files of a family have the same entries.
+bool Salvage::is_another_table(const fs::path& file) {
+  const ::rocksdb::Options o(db_options(tier_options_),
+                             record_options(tier_options_, record_cache()));
+  ::rocksdb::SstFileReader reader(o);
+  if (!reader.Open(file.string()).ok()) return false;
+  const auto properties = reader.GetTableProperties();
+  const std::uint64_t number = properties ? properties->orig_file_number : 0;
+  return number != 0 && number != std::strtoull(file.stem().string().c_str(), nullptr, 10);
+}
+
 /// Copies what RocksDB's repair changes, and links the tables, which it only moves.
 Status Salvage::copy_record(const std::string& to) {
   std::error_code ec;
@@ -180,6 +193,11 @@ Status Salvage::copy_record(const std::string& to) {
     const fs::path target = fs::path(to) / e.path().filename();
     std::error_code failed;
     if (e.path().extension() == ".sst") {
+      if (is_another_table(e.path())) {
+        report_.may_lack_documents = true;
+        note_damage("table " + e.path().filename().string() + " has the content of another one");
+        continue;
+      }
       fs::create_hard_link(e.path(), target, failed);
       if (!failed) continue;
     }

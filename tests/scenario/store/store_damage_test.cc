@@ -501,6 +501,25 @@ TEST_F(StoreDamage, OneBadBlockOfATableCostsFewDocuments) {
       << "each is whole or named";
 }
 
+TEST_F(StoreDamage, ATableWithTheContentOfAnotherIsLeftOut) {
+  write_documents(/*crash=*/false);
+  write_documents(/*crash=*/false, kDocuments);
+  const auto tables = files(".sst");
+  ASSERT_GE(tables.size(), 2u);
+  for (const auto& table : tables) {
+    for (const auto& other : tables) {
+      if (table == other) continue;
+      SCOPED_TRACE(table.filename().string() + " is " + other.filename().string());
+      const std::string bytes = read(table);
+      write(table, read(other));
+      const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+      write(table, bytes);
+      ASSERT_OK(report);
+      EXPECT_TRUE(report->may_lack_documents) << summary(*report);
+    }
+  }
+}
+
 TEST_F(StoreDamage, VerifyTellsOfAPartOfTheRecordThatCannotBeRead) {
   constexpr std::uint64_t kMany = 8 * kDocuments;
   write_documents(/*crash=*/false, 0, kMany);
