@@ -13,34 +13,52 @@
 namespace quire {
 
 /// Serves items of one tenant first come, first served, and next the tenant with the least work
-/// done (in tokens); ties go to the one that waits longer. A tenant that returns from idleness
-/// starts level with the least served of those that wait, so idle time earns no credit. Threads:
-/// one at a time.
+/// (in tokens): work done and work charged in advance. Ties go to the one that waits longer.
+///
+/// A tenant that is new, or returns from idleness, starts at a level that rises with the work done,
+/// shared out among all that wait. So idle time earns no credit, and a tenant that was served waits
+/// behind newcomers only until the level has reached its work. Threads: one at a time.
 template <class T>
 class FairQueue {
  public:
-  void push(const std::string& tenant, T item) {
-    Tenant& t = tenants_[tenant];
-    if (t.items.empty()) t.served = std::max(t.served, floor_);
-    t.items.push_back({std::move(item), arrivals_++});
+  void push(const std::string& name, T item) {
+    Tenant& tenant = of(name);
+    if (tenant.items.empty()) tenant.done = std::max(tenant.done, level_);
+    tenant.items.push_back({std::move(item), arrivals_++});
     ++size_;
   }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
+  /// Returns the tenants remembered: those that wait, those with work under way, and about as many
+  /// with more work done than a newcomer starts with.
+  std::size_t num_tenants() const { return tenants_.size(); }
   /// Returns the next item. The queue must not be empty.
   const T& front() const { return pick(tenants_)->second.items.front().item; }
   T pop() {
-    const auto at = pick(tenants_);
-    floor_ = std::max(floor_, at->second.served);
-    T item = std::move(at->second.items.front().item);
-    at->second.items.pop_front();
+    Tenant& tenant = pick(tenants_)->second;
+    // Only work done counts: what is charged in advance may prove far too high.
+    level_ = std::max(level_, tenant.done);
+    T item = std::move(tenant.items.front().item);
+    tenant.items.pop_front();
     --size_;
     return item;
   }
-  /// Charges the tenant for work done, or refunds (negative) work that was charged in advance but
-  /// not done.
-  void charge(const std::string& tenant, std::int64_t tokens) {
-    tenants_[tenant].served += static_cast<double>(tokens);
+  /// Charges the tenant in advance for the work of an item. Each charge must be settled.
+  void charge(const std::string& name, std::int64_t tokens) {
+    of(name).charged += static_cast<double>(tokens);
+  }
+  /// Replaces a charge by the work done, which may be more or less.
+  void settle(const std::string& name, std::int64_t charged, std::int64_t done) {
+    Tenant& tenant = of(name);
+    tenant.charged -= static_cast<double>(charged);
+    tenant.done += static_cast<double>(done);
+    const auto waiting = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& entry) {
+      return !entry.second.items.empty();
+    });
+    // The one more is the tenant whose work this was. With it the level never outruns the tenants
+    // that always wait, so newcomers are not held up either.
+    level_ += static_cast<double>(done) / static_cast<double>(1 + waiting);
+    forget();
   }
 
   /// Removes and returns every item for which `leaves(item)` is true.
@@ -63,33 +81,26 @@ class FairQueue {
   template <class Cost>
   std::vector<const T*> order(Cost&& cost) const {
     struct Turn {
-      double served;
+      double work;
       typename std::deque<Entry>::const_iterator at, end;
     };
     std::vector<Turn> turns;
     for (const auto& [name, tenant] : tenants_) {
       if (!tenant.items.empty())
-        turns.push_back({tenant.served, tenant.items.begin(), tenant.items.end()});
+        turns.push_back({tenant.work(), tenant.items.begin(), tenant.items.end()});
     }
     std::vector<const T*> out;
     out.reserve(size_);
     while (!turns.empty()) {
       const auto turn = std::min_element(
           turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
-            return a.served != b.served ? a.served < b.served : a.at->arrival < b.at->arrival;
+            return a.work != b.work ? a.work < b.work : a.at->arrival < b.at->arrival;
           });
       out.push_back(&turn->at->item);
-      turn->served += static_cast<double>(cost(turn->at->item));
+      turn->work += static_cast<double>(cost(turn->at->item));
       if (++turn->at == turn->end) turns.erase(turn);
     }
     return out;
-  }
-  /// Forgets tenants that have no items and no more work than the others. This bounds memory by the
-  /// number of active tenants.
-  void forget() {
-    std::erase_if(tenants_, [this](const auto& entry) {
-      return entry.second.items.empty() && entry.second.served <= floor_;
-    });
   }
 
  private:
@@ -99,7 +110,10 @@ class FairQueue {
   };
   struct Tenant {
     std::deque<Entry> items;
-    double served = 0;  ///< work done, in tokens
+    double done = 0;     ///< work done, in tokens
+    double charged = 0;  ///< in tokens, for work under way
+
+    double work() const { return done + charged; }
   };
   using Tenants = std::map<std::string, Tenant>;
 
@@ -108,18 +122,32 @@ class FairQueue {
     auto best = tenants.end();
     for (auto it = tenants.begin(); it != tenants.end(); ++it) {
       if (it->second.items.empty()) continue;
-      const bool sooner = best == tenants.end() || it->second.served < best->second.served ||
-                          (it->second.served == best->second.served &&
+      const bool sooner = best == tenants.end() || it->second.work() < best->second.work() ||
+                          (it->second.work() == best->second.work() &&
                            it->second.items.front().arrival < best->second.items.front().arrival);
       if (sooner) best = it;
     }
     return best;
   }
 
+  Tenant& of(const std::string& name) {
+    const auto [at, added] = tenants_.try_emplace(name);
+    if (added) at->second.done = level_;
+    return at->second;
+  }
+  /// Forgets tenants that would return as newcomers do. This bounds memory by the number of tenants
+  /// that are active.
+  void forget() {
+    std::erase_if(tenants_, [this](const auto& entry) {
+      const Tenant& tenant = entry.second;
+      return tenant.items.empty() && tenant.charged == 0 && tenant.done <= level_;
+    });
+  }
+
   Tenants tenants_;
   std::size_t size_ = 0;
   std::uint64_t arrivals_ = 0;
-  double floor_ = 0;  ///< least work of the tenants served; a newcomer starts here
+  double level_ = 0;  ///< in tokens; a newcomer starts here
 };
 
 }  // namespace quire

@@ -107,6 +107,7 @@ bool PrefillQueue::step(double allowed_ms) {
   if (over) {
     const std::shared_ptr<PrefillTask> done = std::move(current_);
     current_.reset();
+    queue_of(done->priority()).settle(done->tenant(), done->num_tokens(), done->num_tokens());
     go_on_from(done->take_rows(), done->tenant());
   }
   return over;
@@ -143,7 +144,10 @@ std::int64_t PrefillQueue::fail_all(const Status& status) {
     task->fail(status);
     ++count;
   };
-  if (current_) fail(current_);
+  if (current_) {
+    fail(current_);
+    queue_of(current_->priority()).settle(current_->tenant(), current_->num_tokens(), 0);
+  }
   current_.reset();
   suspended_ = false;
   const auto every = [](const auto&) { return true; };

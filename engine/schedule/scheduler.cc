@@ -356,7 +356,7 @@ void Scheduler::reap() {
     reserved_bytes_ -= r.bytes;
     most_bytes_ -= r.most_bytes;
     device_bytes_ -= r.device_bytes;
-    waiting_.charge(r.task->request().tenant, r.task->work_tokens() - r.charged_tokens);
+    waiting_.settle(r.task->request().tenant, r.charged_tokens, r.task->work_tokens());
     return true;
   });
 }

@@ -94,7 +94,7 @@ void Scheduler::prepare_waiting() {
     r.background = q.request.background;
     r.charged_tokens = expected_work(q.request);
     // The charge is made in advance, so that a tenant's next turn comes after those of others; it
-    // is corrected when the query ends.
+    // is settled when the query ends.
     waiting_.charge(q.request.tenant, r.charged_tokens);
     r.task = make_task(std::move(q));
     prepared_.push_back(std::move(r));
@@ -144,7 +144,7 @@ void Scheduler::reap_prepared() {
   std::erase_if(prepared_, [this](const Running& r) {
     if (r.task->state() != QueryTask::State::kDone) return false;
     waiting_count_.fetch_sub(1);
-    waiting_.charge(r.task->request().tenant, r.task->work_tokens() - r.charged_tokens);
+    waiting_.settle(r.task->request().tenant, r.charged_tokens, r.task->work_tokens());
     return true;
   });
 }

@@ -12,10 +12,11 @@ class FairQueueTest : public ::testing::Test {
   void push(const std::string& tenant, int n = 1) {
     for (int i = 0; i < n; ++i) queue_.push(tenant, tenant + std::to_string(number_[tenant]++));
   }
-  /// Returns the next item and charges its tenant.
+  /// Returns the next item once its work is done.
   std::string turn(std::int64_t tokens = 10) {
     const std::string item = queue_.pop();
     queue_.charge(item.substr(0, 1), tokens);
+    queue_.settle(item.substr(0, 1), tokens, tokens);
     return item;
   }
 
@@ -57,11 +58,86 @@ TEST_F(FairQueueTest, TurnsFollowTheWorkDoneNotTheirNumber) {
 TEST_F(FairQueueTest, WorkChargedInAdvanceIsCorrected) {
   push("a", 3);
   push("b", 3);
-  EXPECT_EQ(turn(100), "a0");
-  queue_.charge("a", -99);  // the work ended at once
+  EXPECT_EQ(queue_.pop(), "a0");
+  queue_.charge("a", 100);
+  queue_.settle("a", 100, 1);  // the work ended at once
   EXPECT_EQ(turn(10), "b0");
   EXPECT_EQ(turn(10), "a1");
   EXPECT_EQ(turn(10), "b1");
+}
+
+TEST_F(FairQueueTest, WorkUnderWayCountsAsCharged) {
+  push("a", 3);
+  push("b", 3);
+  EXPECT_EQ(queue_.pop(), "a0");
+  queue_.charge("a", 25);
+  EXPECT_EQ(turn(10), "b0");
+  EXPECT_EQ(turn(10), "b1");
+  EXPECT_EQ(turn(10), "b2");
+  queue_.settle("a", 25, 25);
+  EXPECT_EQ(turn(10), "a1");
+}
+
+TEST_F(FairQueueTest, AChargeThatProvesTooHighDoesNotHoldUpNewcomers) {
+  push("a", 100);
+  for (int i = 0; i < 8; ++i) {
+    (void)queue_.pop();
+    queue_.charge("a", 5000);
+  }
+  for (int i = 0; i < 8; ++i) queue_.settle("a", 5000, 10);
+  push("b");
+  EXPECT_EQ(turn(), "b0");
+}
+
+/// A service on which tenants wait that come once each: every turn brings a new one.
+class CrowdedQueueTest : public ::testing::Test {
+ protected:
+  CrowdedQueueTest() {
+    for (int i = 0; i < kWaiting; ++i) come();
+  }
+  void come() {
+    const std::string name = "new" + std::to_string(next_++);
+    queue_.push(name, name);
+  }
+  std::string turn() {
+    come();
+    const std::string name = queue_.pop();
+    queue_.charge(name, 2000);
+    queue_.settle(name, 2000, 2000);
+    return name;
+  }
+  /// Returns how many others are served before the tenant; `most`: it is not served.
+  int turns_until(const std::string& name, int most) {
+    int n = 0;
+    while (n < most && turn() != name) ++n;
+    return n;
+  }
+
+  static constexpr int kWaiting = 40;
+  FairQueue<std::string> queue_;
+  int next_ = 0;
+};
+
+TEST_F(CrowdedQueueTest, ATenantThatWasServedWaitsAboutAsLongAsANewcomer) {
+  for (int i = 0; i < 20; ++i) {
+    queue_.push("old", "old");
+    ASSERT_LE(turns_until("old", 1000), 2 * (kWaiting + 1)) << i;
+  }
+}
+
+TEST_F(CrowdedQueueTest, NewcomersAreServedBesideATenantThatAlwaysWaits) {
+  for (int i = 0; i < 1000; ++i) queue_.push("busy", "busy");
+  int busy = 0;
+  for (int i = 0; i < 500; ++i) busy += turn() == "busy" ? 1 : 0;
+  EXPECT_GE(busy, 500 / (2 * kWaiting));
+  EXPECT_LE(busy, 2 * 500 / kWaiting);
+}
+
+TEST_F(CrowdedQueueTest, RemembersAboutAsManyTenantsAsAreActive) {
+  for (int i = 0; i < 5000; ++i) {
+    (void)turn();
+    ASSERT_LE(queue_.num_tenants(), 3u * kWaiting) << i;
+  }
 }
 
 TEST_F(FairQueueTest, IdlenessIsNotSavedUp) {
