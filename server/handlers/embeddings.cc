@@ -46,7 +46,7 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
       if (vectors.size() < ids.size()) return next();
     }
     const auto reply = [self = shared_from_this(), status] { self->reply(status); };
-    if (!call->services.workers->post(reply)) reply();
+    if (!call->services.workers->post_reply(reply)) reply();
   }
   void reply(const Status& status) {
     if (!status.ok()) return call->fail(problem(status));

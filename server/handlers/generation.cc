@@ -378,7 +378,7 @@ class ChoiceSink final : public QuerySink {
         call->model().evidence->submit(std::move(evidence->request), std::move(evidence->answer));
     };
     // The reply is built off the engine thread, which has other queries to serve.
-    if (!call_->services.workers->post(finish)) finish();
+    if (!call_->services.workers->post_reply(finish)) finish();
   }
 
  private:

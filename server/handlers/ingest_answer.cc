@@ -43,7 +43,7 @@ class JobWait : public std::enable_shared_from_this<JobWait> {
     timer_ = services.timers->at(TimerQueue::Clock::now() + std::chrono::milliseconds(how_.wait_ms),
                                  [self, &services] {
                                    const auto over = [self] { self->answer(); };
-                                   if (!services.workers->post(over)) over();
+                                   if (!services.workers->post_reply(over)) over();
                                  });
     std::vector<std::string> ids;
     for (const JobSnapshot& job : jobs_) ids.push_back(job.id);
@@ -69,9 +69,9 @@ class JobWait : public std::enable_shared_from_this<JobWait> {
     if (left_.fetch_sub(1) != 1) return;
     services.timers->cancel(timer_);
     // A listener must not drop its own subscription, because that destroys the listener. If the
-    // pool is full or stopping, the service ends its listeners itself.
+    // pool is stopping, the service ends its listeners itself.
     const auto self = shared_from_this();
-    if (!services.workers->post([self] { self->answer(); })) answer();
+    if (!services.workers->post_reply([self] { self->answer(); })) answer();
   }
 
   /// Keeps the end of a call's only job; a long call reads its many jobs again instead.
@@ -175,7 +175,7 @@ void when_job_ends(Services& services, const std::string& ns, const std::string&
       services.timers->cancel(timer);
       if (call) call();
     };
-    if (!services.workers->post(run)) run();
+    if (!services.workers->post_reply(run)) run();
   };
   {
     std::lock_guard lock(wait->mu);

@@ -80,7 +80,7 @@ void job_events(std::shared_ptr<Call> call) {
         if (!done && there) return;
         // The listener must not drop the subscription itself, because that destroys the listener.
         // If the pool is stopping, the service ends its listeners itself.
-        if (auto s = weak.lock()) (void)call->services.workers->post([s] { s->end(); });
+        if (auto s = weak.lock()) (void)call->services.workers->post_reply([s] { s->end(); });
       });
   if (!subscription.ok()) {
     (void)call->event("error", problem_body(problem_of(subscription.status(), "job_not_found"),

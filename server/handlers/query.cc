@@ -113,7 +113,7 @@ class PlanSink final : public QuerySink {
       g->call->reply_json(200, plan_result_json(g->first()),
                           {{"X-Cache", std::string(cache_header(g->first().plan))}});
     };
-    if (!g_->call->services.workers->post(reply)) reply();
+    if (!g_->call->services.workers->post_reply(reply)) reply();
   }
 
  private:

@@ -1,7 +1,9 @@
 #include "server/support/worker_pool.h"
 
+#include <cstdint>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 
@@ -11,9 +13,13 @@ WorkerPool::WorkerPool(int threads, std::size_t max_queued) : max_queued_(max_qu
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
-bool WorkerPool::post(std::function<void()> work) {
+bool WorkerPool::post(std::function<void()> work) { return queue(std::move(work), max_queued_); }
+
+bool WorkerPool::post_reply(std::function<void()> work) { return queue(std::move(work), SIZE_MAX); }
+
+bool WorkerPool::queue(std::function<void()> work, std::size_t most) {
   std::lock_guard lock(mu_);
-  if (stopping_ || queue_.size() >= max_queued_) return false;
+  if (stopping_ || queue_.size() >= most) return false;
   queue_.push_back(std::move(work));
   // Notifies under the lock, because the owner may wait for this work before it destroys the pool.
   changed_.notify_one();

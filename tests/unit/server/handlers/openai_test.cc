@@ -2,9 +2,11 @@
 // failures, and clients that disconnect.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <future>
 
 #include "base/json_parse.h"
 #include "server/app/app.h"
@@ -281,6 +283,39 @@ TEST_F(OpenAiTest, AClientThatLeavesCancelsItsChat) {
   c.close();
   EXPECT_TRUE(engine.wait_cancelled());
   engine.finish(*sink, Status::cancelled("gone"));
+}
+
+TEST_F(OpenAiTest, ARepliesWorkIsNotTheEnginesWhereAllWorkersAreBusy) {
+  engine.hold = true;
+  LoopbackClient c(server->port());
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}]})";
+  ASSERT_TRUE(
+      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+             "application/json\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body));
+  const auto sink = engine.take();
+  ASSERT_TRUE(sink);
+  std::promise<void> open;
+  const std::shared_future<void> opened(open.get_future());
+  constexpr int kThreads = 4;
+  const auto busy = std::make_shared<std::atomic<int>>(0);
+  for (bool all = false, full = false; !all || !full;) {
+    all = *busy == kThreads;  // from then on nothing leaves the queue
+    full = !services.workers->post([opened, busy] {
+      ++*busy;
+      opened.wait();
+    });
+  }
+  sink->on_plan(test::StubEngine::small_plan());
+  EXPECT_TRUE(sink->on_token(1, "whole"));
+  engine.finish(*sink);
+  // A query is remembered where its reply is made, which has to wait for a worker.
+  EXPECT_TRUE(services.explain->list("default", "", 10, true).records.empty());
+  open.set_value();
+  const auto reply = c.read_response();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_NE(reply->body.find("whole"), std::string::npos);
 }
 
 TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
