@@ -73,8 +73,7 @@ Status window_exceeded_status(const WindowExceeded& window, std::string field) {
       std::move(field),
       std::string(kWindowCode) + std::to_string(window.limit) + std::string(kWindowActual) +
           std::to_string(window.actual) +
-          " tokens: the prompt and one token of the answer must fit the model's window; "
-          "ask over fewer or shorter documents");
+          " tokens: the prompt and one token of the answer must fit the model's window");
 }
 
 std::optional<WindowExceeded> parse_window_exceeded(const Status& status) {

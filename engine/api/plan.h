@@ -208,8 +208,8 @@ struct Plan {
   }
 };
 
-/// Numbers of a failed window check, which reports kInvalidArgument, field "document_ids" or
-/// "query". Both numbers are part of its message.
+/// Numbers of a failed window check, which reports kInvalidArgument with the field that is too
+/// long. Both numbers are part of its message.
 struct WindowExceeded {
   std::int64_t limit = 0, actual = 0;
 };

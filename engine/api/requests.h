@@ -71,6 +71,7 @@ struct QueryContext {
   bool lazy = false;              ///< KV is computed by the first query that uses it
   std::vector<std::int32_t> left_context;  ///< what its KV attends to (PrefillRequest)
   ReadBehind read_behind;                  ///< what stands before the document in `left_context`
+  std::string param;  ///< what errors name it; empty: "documents[i]", by its place here
 };
 
 /// Returns how the documents of contexts were read, each once, in order.
@@ -86,6 +87,8 @@ struct QueryRequest {
   struct TokenRange {
     std::size_t begin = 0, end = 0;
   } question_words;
+  /// What errors name the question and the documents: fields of the client's request.
+  std::string question_param = "query", documents_param = "document_ids";
   std::string tenant;
   std::array<std::uint8_t, 32> salt_digest{};
   CacheOptions cache;  ///< strategy, ratios, positions, write (api/plan.h)

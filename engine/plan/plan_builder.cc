@@ -227,11 +227,12 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
       plan.positions == PositionMode::kCompact ? rank : execution.end_of_documents);
 }
 
-Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
+Status check_window(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp) {
   const std::int64_t actual = qp.execution.suffix_position + qp.plan.suffix_tokens + 1;
   if (actual <= facts.window) return {};
-  return window_exceeded_status({facts.window, actual},
-                                qp.plan.document_tokens > 0 ? "document_ids" : "query");
+  return window_exceeded_status({facts.window, actual}, qp.plan.document_tokens > 0
+                                                            ? request.documents_param
+                                                            : request.question_param);
 }
 
 /// Removes blocks of a selection that exceeds the window when its tokens are numbered without gaps.
@@ -308,7 +309,7 @@ Status decide(const EngineFacts& facts, const QueryRequest& request, const Speed
         "the documents exceed the model's window: kept tokens are numbered without gaps");
   }
   assign_positions(facts, qp);
-  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  QUIRE_RETURN_IF_ERROR(check_window(facts, request, qp));
   return plan.selection_pending ? Status() : plan_recompute(facts, request, {}, qp);
 }
 
@@ -342,7 +343,7 @@ Status complete_plan(const EngineFacts& facts, const QueryRequest& request, cons
     plan.contexts[i].bias_weight = taken.contexts[i].bias_weight;
   }
   if (!taken.note.empty()) plan.add_fallback(taken.note);
-  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  QUIRE_RETURN_IF_ERROR(check_window(facts, request, qp));
   QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
   finish_plan(facts, speeds, qp);
   return {};

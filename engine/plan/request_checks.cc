@@ -21,6 +21,11 @@ Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids,
   return {};
 }
 
+std::string param_of(const QueryRequest& request, std::size_t context) {
+  const std::string& param = request.contexts[context].param;
+  return param.empty() ? "documents[" + std::to_string(context) + "]" : param;
+}
+
 Status check_head(const EngineFacts& facts, const QueryRequest& request) {
   if (request.cache.decode == "auto" || facts.retrieval_head) return {};
   QUIRE_ASSIGN_OR_RETURN(const auto retriever,
@@ -54,15 +59,15 @@ Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(check_head(facts, request));
   QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
-  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));
+  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, request.question_param));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));
   std::int64_t total = count_of(request.prefix_ids) + count_of(request.suffix_ids);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    QUIRE_RETURN_IF_ERROR(
-        check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
+    QUIRE_RETURN_IF_ERROR(check_ids(facts, request.contexts[i].token_ids, param_of(request, i)));
     total += count_of(request.contexts[i].token_ids);
   }
-  if (total == 0) return Status::invalid("query", "the prompt is empty: give a question");
+  if (total == 0)
+    return Status::invalid(request.question_param, "the prompt is empty: give a question");
   return {};
 }
 
@@ -73,7 +78,7 @@ Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
                                count_of(request.contexts[i].left_context) +
                                count_of(request.contexts[i].token_ids);
     if (alone > facts.window)
-      return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
+      return window_exceeded_status({facts.window, alone}, param_of(request, i));
   }
   return {};
 }

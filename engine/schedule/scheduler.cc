@@ -54,12 +54,13 @@ Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<Quer
   const std::int64_t bytes = QueryTask::working_bytes(core_, request, request.sampling.max_tokens);
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && bytes > budget) {
-    return Status::invalid(request.contexts.empty() ? "query" : "document_ids",
-                           "prompt and answer need up to " + std::to_string(bytes) +
-                               " bytes of working cache, the whole budget is " +
-                               std::to_string(budget) +
-                               ": ask over fewer or shorter documents, for a shorter answer, or "
-                               "raise model.working_cache_bytes");
+    const bool alone = request.contexts.empty();
+    return Status::invalid(
+        alone ? request.question_param : request.documents_param,
+        "prompt and answer need up to " + std::to_string(bytes) +
+            " bytes of working cache, the whole budget is " + std::to_string(budget) + ": " +
+            (alone ? "send a shorter prompt, ask" : "ask over fewer or shorter documents,") +
+            " for a shorter answer, or raise model.working_cache_bytes");
   }
   std::shared_ptr<RequestRecord> record;
   {

@@ -174,7 +174,8 @@ Status Assembly::take_last_row_out(const Item& item) {
   for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) {
     const auto rows = run_.cache->positions(layer);
     if (rows.empty() || rows.back() != item.positions[0]) {
-      return Status::invalid("query", "strategy " + run_.plan.strategy + " needs a question");
+      return Status::invalid(run_.request.question_param,
+                             "strategy " + run_.plan.strategy + " needs a question");
     }
     run_.cache->truncate(layer, run_.cache->num_rows(layer) - 1);
   }

@@ -167,6 +167,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
     QUIRE_ASSIGN_OR_RETURN(r.citation_style, CitationStyle::parse(*g.body.citation_style));
   }
   if (!g.body.citations) r.citation_style = {};
+  name_fields(g.body, q);
   QUIRE_RETURN_IF_ERROR(add_documents(g.body, format, std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *model.engine, format, q, questions));
@@ -183,7 +184,11 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
     // Each choice samples with its own random numbers, all fixed by the seed.
     if (auto& seed = g.requests.back().sampling.seed) *seed += i;
   }
-  for (std::size_t i = 0; i < choices; ++i) g.requests[i].suffix_ids = questions[i / at(g.samples)];
+  for (std::size_t i = 0; i < choices; ++i) {
+    const std::size_t prompt = i / at(g.samples);
+    g.requests[i].suffix_ids = questions[prompt];
+    if (!g.body.prompts.empty()) g.requests[i].question_param = g.body.prompts[prompt].param;
+  }
   return {};
 }
 
@@ -253,7 +258,8 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   if (const auto s = build_requests(*g, std::move(resolved->documents)); !s.ok()) {
     const bool unsupported = s.code() == Code::kUnimplemented &&
                              (s.field() == "stop" || s.field().starts_with("tools"));
-    return call.fail(unsupported ? problem_of(s, "unsupported_parameter") : engine_problem(s));
+    return call.fail(unsupported ? problem_of(s, "unsupported_parameter")
+                                 : engine_problem(s, g->first()));
   }
   g->on_prepared(g);
 }
@@ -525,9 +531,10 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
 
 }  // namespace
 
-Problem engine_problem(const Status& status) {
-  if (auto p = window_problem(status, "the prompt with one token of the answer",
-                              "ask over fewer or shorter documents"))
+Problem engine_problem(const Status& status, const QueryRecord& record) {
+  if (auto p = window_problem(
+          status, "the prompt with one token of the answer",
+          record.documents.empty() ? "send a shorter one" : "ask over fewer or shorter documents"))
     return *p;
   if (status.code() == Code::kInternal || status.code() == Code::kCorruption)
     log_error("a query failed", {{"reason", status.to_string()}});
@@ -540,9 +547,9 @@ Problem engine_problem(const Status& status) {
   return problem_of(status);
 }
 
-Problem engine_problem(const Status& status, const Engine& engine) {
+Problem engine_problem(const Status& status, const QueryRecord& record, const Engine& engine) {
   constexpr std::int64_t kShortestMs = 1000, kLongestMs = 60'000;
-  Problem p = engine_problem(status);
+  Problem p = engine_problem(status, record);
   if (p.code == "overloaded")
     p.retry_after_ms = std::clamp<std::int64_t>(engine.load().expected_wait.count(), kShortestMs,
                                                 kLongestMs);

@@ -78,11 +78,11 @@ class ReplyWriter {
 void run_choices(Generation& generation, std::shared_ptr<ReplyWriter> writer);
 
 /// Returns the client's problem for a failure of the engine, and logs failures that an operator
-/// must examine.
-Problem engine_problem(const Status& status);
+/// must examine. `record` is that of the query; it says whether there are documents.
+Problem engine_problem(const Status& status, const QueryRecord& record);
 /// Returns the problem as above. If the queue is full, its retry time is the wait that the engine
 /// expects, from one second to a minute.
-Problem engine_problem(const Status& status, const Engine& engine);
+Problem engine_problem(const Status& status, const QueryRecord& record, const Engine& engine);
 
 /// Returns the character ranges of the plan's blocks, for documents that have not changed since the
 /// query.

@@ -81,7 +81,8 @@ class WholeReply final : public ReplyWriter {
       failed_ = !status.ok();
       if (!failed_ && --left_ > 0) return;
     }
-    if (!status.ok()) return p_.call->fail(engine_problem(status, *p_.call->model().engine));
+    if (!status.ok())
+      return p_.call->fail(engine_problem(status, *p_.records.front(), *p_.call->model().engine));
     json::array choices;
     for (std::size_t i = 0; i < p_.records.size(); ++i)
       choices.push_back(
@@ -146,8 +147,8 @@ class StreamedReply final : public ReplyWriter {
   void finished(std::size_t choice, const Status& status) override {
     std::lock_guard lock(mu_);
     if (failed_) return;
-    if (!status.ok()) return fail(engine_problem(status, *p_.call->model().engine));
     const QueryRecord& r = *p_.records[choice];
+    if (!status.ok()) return fail(engine_problem(status, r, *p_.call->model().engine));
     json::object chunk = p_.format.chunk({p_.format.closing_choice(choice, r)});
     chunk["timings"] = timings_json(r);
     (void)send(chunk);

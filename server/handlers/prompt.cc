@@ -15,10 +15,10 @@
 namespace quire {
 namespace {
 
-Status add_inline(const InlineDocument& d, std::size_t index, const PromptFormat& format,
-                  QueryRequest& request, std::vector<QueryDocument>& shown) {
+Status add_inline(const InlineDocument& d, const PromptFormat& format, QueryRequest& request,
+                  std::vector<QueryDocument>& shown) {
   auto tokens = format.document(d.title, d.text);
-  if (!tokens.ok()) return tokens.status().with_field("documents[" + std::to_string(index) + "]");
+  if (!tokens.ok()) return tokens.status().with_field(d.param);
   QueryDocument entry;
   entry.title = d.title;
   entry.content_hash = "sha256:" + sha256(d.text).hex();
@@ -27,12 +27,14 @@ Status add_inline(const InlineDocument& d, std::size_t index, const PromptFormat
   shown.push_back(std::move(entry));
   QueryContext context;
   context.title = d.title;
+  context.param = d.param;
   context.token_ids = std::move(tokens->ids);
   request.contexts.push_back(std::move(context));
   return {};
 }
 
-void add_cached(ResolvedDocument d, QueryRequest& request, std::vector<QueryDocument>& shown) {
+void add_cached(ResolvedDocument d, const std::string& param, QueryRequest& request,
+                std::vector<QueryDocument>& shown) {
   QueryDocument entry;
   entry.id = d.id;
   entry.title = d.title;
@@ -44,8 +46,20 @@ void add_cached(ResolvedDocument d, QueryRequest& request, std::vector<QueryDocu
   entry.num_contexts = d.contexts.size();
   if (!d.contexts.empty()) entry.read_behind = d.contexts.front().read_behind;
   shown.push_back(std::move(entry));
-  for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
+  for (auto& c : d.contexts) {
+    c.param = param;
+    request.contexts.push_back(std::move(c));
+  }
 }
+
+/// Returns the place of a turn in the client's request.
+std::string message_param(const QueryBody& body, std::size_t turn) {
+  if (!body.lists_messages) return body.messages_param;
+  return body.messages_param + "[" + std::to_string(body.message_index[turn]) + "]";
+}
+
+/// Returns the list that an item is part of: "documents" for "documents[1]".
+std::string list_of(const std::string& param) { return param.substr(0, param.find('[')); }
 
 /// Translates an error of the prompt format: its message indices become those of the client's
 /// request.
@@ -53,14 +67,16 @@ Status in_clients_words(const Status& status, const QueryBody& body, std::size_t
   constexpr std::string_view kOpen = "messages[";
   const std::string& field = status.field();
   if (field == "system") return status.with_field(body.system_param);
+  if (field == "messages") return status.with_field(body.messages_param);
   if (!field.starts_with(kOpen)) return status;
   std::size_t index = 0;
   const char* begin = field.data() + kOpen.size();
   const auto [end, ec] = std::from_chars(begin, field.data() + field.size(), index);
   if (ec != std::errc() || index < skipped || index - skipped >= body.message_index.size())
     return status;
-  return status.with_field("messages[" + std::to_string(body.message_index[index - skipped]) +
-                           field.substr(to_size(end - field.data())));
+  const std::size_t member = std::min(field.size(), to_size(end - field.data()) + 1);
+  return status.with_field(message_param(body, index - skipped) +
+                           (body.lists_messages ? field.substr(member) : std::string()));
 }
 
 /// The turns of a body as the model's format takes them.
@@ -172,21 +188,30 @@ std::optional<Problem> check_lengths(const QueryBody& body, const Engine& engine
       return p;
   for (std::size_t i = 0; i < body.messages.size(); ++i)
     if (auto p = check(conversation, body.messages[i].content, "the conversation",
-                       "messages[" + std::to_string(body.message_index[i]) + "]"))
+                       message_param(body, i)))
       return p;
   if (body.query)
     if (auto p = check(conversation, *body.query, "the question", "query")) return p;
   for (const RawPrompt& prompt : body.prompts) {
     TextBound alone(tokenizer, window);
-    if (auto p = check(alone, prompt.text, "the prompt", "prompt")) return p;
+    if (auto p = check(alone, prompt.text, "the prompt", prompt.param)) return p;
   }
-  for (std::size_t i = 0; i < body.documents.size(); ++i) {
-    const std::string name = "documents[" + std::to_string(i) + "]";
+  for (const InlineDocument& d : body.documents) {
     TextBound alone(tokenizer, window);
-    if (auto p = check(alone, body.documents[i].title, name, name)) return p;
-    if (auto p = check(alone, body.documents[i].text, name, name)) return p;
+    if (auto p = check(alone, d.title, d.param, d.param)) return p;
+    if (auto p = check(alone, d.text, d.param, d.param)) return p;
   }
   return std::nullopt;
+}
+
+void name_fields(const QueryBody& body, QueryRequest& request) {
+  request.question_param = !body.prompts.empty() ? body.prompts.front().param
+                           : body.query          ? "query"
+                                                 : body.messages_param;
+  // Documents that the service chose for the question have no field of their own.
+  request.documents_param = !body.document_params.empty() ? list_of(body.document_params.front())
+                            : !body.documents.empty()     ? list_of(body.documents.front().param)
+                                                          : request.question_param;
 }
 
 Status add_documents(const QueryBody& body, const PromptFormat& format,
@@ -196,13 +221,15 @@ Status add_documents(const QueryBody& body, const PromptFormat& format,
   for (std::size_t i = 0; i <= body.document_ids.size(); ++i) {
     for (; next_inline < body.documents.size() && body.documents[next_inline].after_ids <= i;
          ++next_inline) {
-      QUIRE_RETURN_IF_ERROR(
-          add_inline(body.documents[next_inline], next_inline, format, request, shown));
+      QUIRE_RETURN_IF_ERROR(add_inline(body.documents[next_inline], format, request, shown));
     }
     // Missing documents that may be skipped were not resolved.
     if (i < body.document_ids.size() && next_cached < resolved.size() &&
         resolved[next_cached].id == body.document_ids[i]) {
-      add_cached(std::move(resolved[next_cached++]), request, shown);
+      add_cached(
+          std::move(resolved[next_cached++]),
+          i < body.document_params.size() ? body.document_params[i] : request.documents_param,
+          request, shown);
     }
   }
   return {};

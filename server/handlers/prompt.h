@@ -18,9 +18,12 @@ namespace quire {
 /// searched for. Returns what is wrong with the first that cannot.
 std::optional<Problem> check_lengths(const QueryBody& body, const Engine& engine);
 
+/// Enters what the body calls its question and its documents, for the engine's errors.
+void name_fields(const QueryBody& body, QueryRequest& request);
+
 /// Adds the documents' contexts to the request in prompt order, inline ones at their places among
 /// the cached ones. `shown` gets the reply's entries. `resolved` holds the results for
-/// body.document_ids, in their order. Errors: kInvalidArgument (field "documents[i]").
+/// body.document_ids, in their order. Errors: kInvalidArgument (field: the place of the document).
 Status add_documents(const QueryBody& body, const PromptFormat& format,
                      std::vector<ResolvedDocument> resolved, QueryRequest& request,
                      std::vector<QueryDocument>& shown);

@@ -61,7 +61,7 @@ class NativeReply final : public ReplyWriter {
     Call& call = *call_;
     const QueryRecord& r = *record_;
     if (!status.ok()) {
-      const Problem p = engine_problem(status, *call.model().engine);
+      const Problem p = engine_problem(status, r, *call.model().engine);
       if (!started_) return call.fail(p);
       call.add_log("error_code", p.code);
       (void)call.event("error", problem_body(p, call.instance, call.request_id));
@@ -109,7 +109,8 @@ class PlanSink final : public QuerySink {
     g_->first().plan = plan;
     g_->first().stats = stats;
     auto reply = [g = g_, status] {
-      if (!status.ok()) return g->call->fail(engine_problem(status, *g->call->model().engine));
+      if (!status.ok())
+        return g->call->fail(engine_problem(status, g->first(), *g->call->model().engine));
       g->call->reply_json(200, plan_result_json(g->first()),
                           {{"X-Cache", std::string(cache_header(g->first().plan))}});
     };
@@ -126,14 +127,15 @@ void complete_plan(const std::shared_ptr<Generation>& g) {
   QueryRequest request = g->requests.front();
   request.plan_only = true;
   auto handle = g->call->model().engine->query(std::move(request), std::make_shared<PlanSink>(g));
-  if (!handle.ok()) return g->call->fail(engine_problem(handle.status(), *g->call->model().engine));
+  if (!handle.ok())
+    return g->call->fail(engine_problem(handle.status(), g->first(), *g->call->model().engine));
   g->call->exchange->on_disconnect([h = *handle]() mutable { h.cancel(); });
 }
 
 void plan(std::shared_ptr<Generation> g) {
   Call& call = *g->call;
   auto planned = call.model().engine->plan(g->requests.front());
-  if (!planned.ok()) return call.fail(engine_problem(planned.status()));
+  if (!planned.ok()) return call.fail(engine_problem(planned.status(), g->first()));
   g->first().plan = std::move(*planned);
   if (g->first().plan.selection_pending || g->first().plan.prompt_pending) return complete_plan(g);
   call.reply_json(200, plan_result_json(g->first()),

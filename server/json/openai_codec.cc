@@ -73,6 +73,7 @@ void read_document_item(JsonReader& parent, const json::value& item, const std::
   if (!r.ok()) return;
   if (d.text.empty()) return cached(std::move(id));
   d.after_ids = out.document_ids.size();
+  d.param = path;
   out.documents.push_back(std::move(d));
 }
 
@@ -152,6 +153,7 @@ bool is_token_id(const json::value& v) {
 
 RawPrompt prompt_of_ids(JsonReader& r, const json::array& ids, const std::string& path) {
   RawPrompt prompt;
+  prompt.param = path;
   for (std::size_t i = 0; i < ids.size() && r.ok(); ++i) {
     if (!is_token_id(ids[i]))
       r.fail(path + "[" + std::to_string(i) + "]",
@@ -171,7 +173,7 @@ void read_prompts(JsonReader& r, std::int64_t n, std::vector<RawPrompt>& out) {
     if (v.as_string().empty())
       r.fail(path, path + " is empty");
     else
-      out.push_back({std::string(v.as_string()), {}});
+      out.push_back({std::string(v.as_string()), {}, path});
   };
   if (prompt->is_string()) return add_text(*prompt, "prompt");
   const auto* list = prompt->if_array();

@@ -65,6 +65,7 @@ void read_inline_documents(JsonReader& parent, std::size_t max_documents, QueryB
     parent.adopt(r.error());
     if (!parent.ok()) return;
     d.after_ids = out.document_ids.size();
+    d.param = "documents[" + std::to_string(i) + "]";
     out.documents.push_back(std::move(d));
   }
 }

@@ -19,7 +19,8 @@ enum class ExplainLevel : std::uint8_t { kNone, kSummary, kBlocks };
 
 struct InlineDocument {
   std::string title, text;
-  std::size_t after_ids = 0;  ///< how many of document_ids precede it in the prompt
+  std::size_t after_ids = 0;        ///< how many of document_ids precede it in the prompt
+  std::string param = "documents";  ///< its place in the request, for error messages
 };
 
 /// RawPrompt is a prompt used as it is, without a template: text that may spell out control tokens,
@@ -27,14 +28,17 @@ struct InlineDocument {
 struct RawPrompt {
   std::string text;
   std::vector<std::int32_t> token_ids;  ///< used when not empty
+  std::string param = "prompt";         ///< its place in the request, for error messages
 };
 
 /// QueryBody says what to generate: the checked body of POST /v1/query, or the equivalent of an
 /// OpenAI-style body.
 struct QueryBody {
   std::optional<std::string> query;
-  std::vector<ChatMessage> messages;       ///< without the system message
-  std::vector<std::size_t> message_index;  ///< place of each of `messages` in the request
+  std::vector<ChatMessage> messages;        ///< without the system message
+  std::vector<std::size_t> message_index;   ///< place of each of `messages` in the request
+  std::string messages_param = "messages";  ///< what the request calls them, for error messages
+  bool lists_messages = true;               ///< false: the request has one text in their stead
   /// If there are no documents, messages are rendered by the model's own chat template instead of
   /// the form for documents.
   bool chat_template = false;

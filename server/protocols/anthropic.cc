@@ -85,7 +85,7 @@ class AnthropicReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *call_->model().engine));
+    if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
     const QueryRecord& r = *record_;
     const json::object usage = usage_of(r, made_, r.stats.completion_tokens);
     json::value sequence;
@@ -172,7 +172,8 @@ bool place_documents(Call& call, AnthropicBody& body, NewDocuments& made) {
   for (AnthropicDocument& d : body.documents) {
     QueryBody& q = body.query;
     if (!d.ttl_seconds || !may_write) {
-      q.documents.push_back({std::move(d.title), std::move(d.text), q.document_ids.size()});
+      q.documents.push_back(
+          {std::move(d.title), std::move(d.text), q.document_ids.size(), std::move(d.param)});
       continue;
     }
     const std::string id = id_of(d);
@@ -196,7 +197,7 @@ bool place_documents(Call& call, AnthropicBody& body, NewDocuments& made) {
       }
       made.insert(id);
     }
-    q.document_params.push_back("messages");
+    q.document_params.push_back(std::move(d.param));
     q.document_ids.push_back(id);
   }
   return true;
@@ -231,7 +232,7 @@ void anthropic_count_tokens(std::shared_ptr<Call> call) {
   auto body = read(*call, true);
   if (!body) return;
   for (AnthropicDocument& d : body->documents)
-    body->query.documents.push_back({std::move(d.title), std::move(d.text), 0});
+    body->query.documents.push_back({std::move(d.title), std::move(d.text), 0, std::move(d.param)});
   count_prompt(std::move(call), std::move(body->query), [](Call& counted, std::int64_t tokens) {
     counted.reply_json(200, json::object{{"input_tokens", tokens}});
   });

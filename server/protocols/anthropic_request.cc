@@ -135,7 +135,7 @@ class Reader {
         text.content += text_block(b);
         said = true;
       } else if (type == "document" && text.role == "user") {
-        document(b);
+        document(b, place(m.path_of("content"), i));
       } else if (type == "tool_result" && text.role == "user") {
         if (said) b.fail("type", b.path_of("type") + ": results must stand before text");
         chat_.add(tool_result(b), index);
@@ -155,8 +155,9 @@ class Reader {
     if (m.ok() && (said || !calls.empty() || !result)) chat_.add(std::move(text), index);
   }
 
-  void document(JsonReader& b) {
+  void document(JsonReader& b, std::string path) {
     AnthropicDocument d;
+    d.param = std::move(path);
     const auto* source = b.object("source", JsonNeed::kRequired);
     std::string context;
     b.string("title", d.title, 64 << 10);

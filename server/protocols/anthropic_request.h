@@ -15,6 +15,7 @@ namespace quire {
 struct AnthropicDocument {
   std::string title, text;
   std::optional<std::uint64_t> ttl_seconds;
+  std::string param;  ///< its place in the request, for error messages
 };
 
 struct AnthropicBody {

@@ -51,7 +51,7 @@ class OllamaReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *call_->model().engine));
+    if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
     const QueryRecord& r = *record_;
     json::object last = object(stream_ ? std::string_view() : r.answer, calls(), true);
     last["done_reason"] = r.finish_reason == "length" ? "length" : "stop";

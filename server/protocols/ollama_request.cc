@@ -248,10 +248,12 @@ std::optional<JsonError> read_ollama_generate(const json::value& body, QueryBody
   r.finish();
   if (!r.ok()) return r.error();
   if (raw) {
-    out.prompts.push_back({prompt, {}});
+    out.prompts.push_back({prompt, {}, "prompt"});
     return std::nullopt;
   }
   ChatBuilder chat{out};
+  out.messages_param = "prompt";
+  out.lists_messages = false;
   if (!system.empty()) chat.add_system(system, "system");
   chat.add({"user", prompt}, 0);
   return std::nullopt;

@@ -82,7 +82,7 @@ class ResponsesReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *call_->model().engine));
+    if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
     if (items_.empty() || items_.back().searches) open_text();
     cite();
     close_item();

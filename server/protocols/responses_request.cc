@@ -34,6 +34,8 @@ class Reader {
     const auto* given = r_.raw("input");
     if (r_.ok() && !given) r_.fail("input", "input is missing; give a text or a list of items");
     if (!r_.ok()) return;
+    out_.query.messages_param = "input";
+    out_.query.lists_messages = given->is_array();
     if (!given->is_array()) {
       ChatMessage m{"user", ""};
       r_.string("input", m.content);

@@ -488,6 +488,26 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
             }),
             "query");
   EXPECT_EQ(field([](auto& r) { r.sampling.top_p = 0; }), "top_p");
+  // Fields have the names that the client's request gives them.
+  request.question_param = "prompt[1]";
+  request.documents_param = "documents";
+  EXPECT_EQ(field([](auto& r) { r.suffix_ids = {1000}; }), "prompt[1]");
+  EXPECT_EQ(field([](auto& r) { r.suffix_ids.assign(1999, 5); }), "prompt[1]");
+  EXPECT_EQ(field([](auto& r) {
+              r.suffix_ids.clear();
+              r.prefix_ids.clear();
+            }),
+            "prompt[1]");
+  EXPECT_EQ(field([](auto& r) {
+              for (int i = 0; i < 8; ++i)
+                r.contexts.push_back({"", "", 0, ids(300, 20 + i), std::nullopt});
+            }),
+            "documents");
+  EXPECT_EQ(field([](auto& r) {
+              r.contexts.push_back({"", "", 0, {5, 1000}, std::nullopt});
+              r.contexts.back().param = "messages[0].content[1]";
+            }),
+            "messages[0].content[1]");
   EXPECT_EQ(field([](auto& r) { r.sampling.forced_tokens = {1 << 30}; }), "forced_tokens");
 }
 

@@ -77,6 +77,22 @@ TEST_F(SchedulerTest, AFullQueueRefusesAtOnce) {
   for (auto& s : sinks) EXPECT_TRUE(s->wait().status.ok());
 }
 
+TEST_F(SchedulerTest, AQueryThatNeverFitsIsRefusedByTheFieldsOfItsRequest) {
+  start([](EngineOptions& o) { o.working_cache_bytes = 64 << 10; });
+  QueryRequest alone = plain(400);
+  alone.question_param = "messages";
+  auto refused = engine_->query(alone, std::make_shared<CollectingSink>()).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.field(), "messages");
+  EXPECT_EQ(refused.message().find("documents"), std::string::npos) << refused.message();
+  QueryRequest about = make_request(*engine_, {{"d", random_ids(rng_, 400), std::nullopt}},
+                                    random_ids(rng_, 4), "recompute");
+  about.documents_param = "documents";
+  refused = engine_->query(about, std::make_shared<CollectingSink>()).status();
+  EXPECT_EQ(refused.field(), "documents");
+  EXPECT_NE(refused.message().find("fewer or shorter documents"), std::string::npos);
+}
+
 TEST_F(SchedulerTest, StopLetsRunningQueriesFinishWithinTheGrace) {
   auto request = plain();
   request.sampling.max_tokens = 50;

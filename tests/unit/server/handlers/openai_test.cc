@@ -344,6 +344,46 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
   EXPECT_EQ(chat(R"(,"documents":["gone"],"on_missing":"skip")").status, 200);
 }
 
+TEST_F(OpenAiTest, TheEnginesErrorsNameTheFieldsOfTheRequest) {
+  ASSERT_EQ(chat().status, 200);
+  EXPECT_EQ(engine.last_request.question_param, "messages");
+  ASSERT_EQ(chat(R"(,"documents":[{"text":"t"},{"text":"u"}])").status, 200);
+  EXPECT_EQ(engine.last_request.documents_param, "documents");
+  ASSERT_EQ(engine.last_request.contexts.size(), 2u);
+  EXPECT_EQ(engine.last_request.contexts[1].param, "documents[1]");
+  const auto prompt = [&](const std::string& members) {
+    EXPECT_EQ(post("/v1/completions", R"({"prompt":)" + members + "}").status, 200) << members;
+    return engine.last_request.question_param;
+  };
+  EXPECT_EQ(prompt(R"("a")"), "prompt");
+  EXPECT_EQ(prompt("[5,6]"), "prompt");
+  EXPECT_EQ(prompt(R"(["a"])"), "prompt[0]");
+  EXPECT_EQ(prompt(R"([[5],[6]],"n":2)"), "prompt[1]") << "the last choice is of the last prompt";
+  ASSERT_EQ(post("/v1/query", R"({"query":"q","documents":[{"text":"t"}]})").status, 200);
+  EXPECT_EQ(engine.last_request.question_param, "query");
+  EXPECT_EQ(engine.last_request.documents_param, "documents");
+  ASSERT_EQ(
+      post("/v1/query", R"({"messages":[{"role":"user","content":"q"}],"document_ids":[]})").status,
+      200);
+  EXPECT_EQ(engine.last_request.question_param, "messages");
+}
+
+TEST_F(OpenAiTest, OnlyAQuestionAboutDocumentsIsAdvisedToNameFewer) {
+  engine.query_error = window_exceeded_status({100, 200}, "messages");
+  const auto error = [&](const std::string& members) {
+    const auto r = chat(members);
+    EXPECT_EQ(r.status, 400);
+    return object(r.body).at("error").as_object();
+  };
+  const auto alone = error("");
+  EXPECT_EQ(alone.at("param").as_string(), "messages");
+  EXPECT_EQ(alone.at("message").as_string().find("documents"), std::string::npos)
+      << alone.at("message");
+  const auto about = error(R"(,"documents":[{"text":"t"}])");
+  EXPECT_NE(about.at("message").as_string().find("shorter documents"), std::string::npos)
+      << about.at("message");
+}
+
 TEST_F(OpenAiTest, AliasesNameTheModelEverywhere) {
   Config config;
   config.model.aliases = {"gpt-4o", "llama3:latest"};

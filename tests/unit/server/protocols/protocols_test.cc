@@ -253,6 +253,38 @@ TEST_F(ProtocolsTest, ResponsesRefuseWhatIsNotThere) {
             400);
 }
 
+TEST_F(ProtocolsTest, ErrorsNameTheFieldsOfTheProtocol) {
+  const auto asked = [&](const std::string& path, const std::string& body) {
+    const auto r = post(path, body);
+    EXPECT_EQ(r.status, 200) << r.body;
+    return engine.last_request.question_param;
+  };
+  EXPECT_EQ(asked("/v1/messages", anthropic("")), "messages");
+  EXPECT_EQ(asked("/v1/responses", R"({"input":"Hi"})"), "input");
+  EXPECT_EQ(asked("/api/generate", R"({"model":"default","prompt":"Hi","stream":false})"),
+            "prompt");
+  EXPECT_EQ(
+      asked("/api/generate", R"({"model":"default","prompt":"Hi","raw":true,"stream":false})"),
+      "prompt");
+  EXPECT_EQ(asked("/v1/messages",
+                  R"({"model":"default","max_tokens":9,"messages":[{"role":"user","content":[)"
+                  R"({"type":"text","text":"Hi"},{"type":"document","source":{"type":"text",)"
+                  R"("media_type":"text/plain","data":"t"}}]}]})"),
+            "messages");
+  EXPECT_EQ(engine.last_request.documents_param, "messages");
+  EXPECT_EQ(engine.last_request.contexts.at(0).param, "messages[0].content[1]");
+  const std::string text(400'000, 'a');
+  const auto refused = [&](const std::string& input) {
+    const auto r = post("/v1/responses", R"({"input":)" + input + "}");
+    EXPECT_EQ(r.status, 400);
+    return std::string(object(r.body).at("error").as_object().at("param").as_string());
+  };
+  EXPECT_EQ(refused("\"" + text + "\""), "input");
+  EXPECT_EQ(
+      refused(R"([{"role":"developer","content":"d"},{"role":"user","content":")" + text + "\"}]"),
+      "input[1]");
+}
+
 TEST_F(ProtocolsTest, OllamaAnswersInLines) {
   const auto r = post("/api/chat",
                       R"({"model":"default","messages":[{"role":"user","content":"Hi"}]})");
