@@ -226,7 +226,6 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_record_names(options.records, "model.records"));
   core_.more_records = options.records;
   core_.transfers = &transfers_;
-  core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
   core_.chunk_tokens = info_.device_memory                ? info_.device_memory->chunk_tokens
                        : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens
@@ -560,6 +559,7 @@ EngineFacts facts_of(const Model& model, const Tokenizer& tokenizer, const Promp
   facts.num_heads = config.num_heads;
   facts.vocab_size = config.vocab_size;
   facts.window = model.rope().max_positions();
+  facts.stop_ids = format.stop_ids();
   facts.ingest_prefix = ingest_prefix_of(tokenizer, format);
   facts.names = ContextNames(kv_fingerprint("quire-kv", model, tokenizer, facts.ingest_prefix),
                              block_tokens, layers_per_value);

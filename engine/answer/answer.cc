@@ -36,10 +36,7 @@ Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
 }
 
 std::vector<std::int32_t> Answer::ending_ids() const {
-  const SamplingOptions& o = run_.request.sampling;
-  std::vector<std::int32_t> ids = o.stop_token_ids;
-  if (!o.ignore_eos) ids.insert(ids.end(), run_.core.stop_ids.begin(), run_.core.stop_ids.end());
-  return ids;
+  return quire::ending_ids(run_.request.sampling, run_.core.facts.stop_ids);
 }
 
 /// Returns whether the answer has the tokens that it must have.
@@ -97,7 +94,8 @@ std::int32_t Answer::choose(std::span<const float> logits) {
     const std::uint64_t bit = std::uint64_t{1} << (id % 64);
     allowed_[word] = matcher_->complete() ? allowed_[word] | bit : allowed_[word] & ~bit;
   };
-  if (!o.ignore_eos) std::for_each(run_.core.stop_ids.begin(), run_.core.stop_ids.end(), may_end);
+  if (!o.ignore_eos)
+    std::for_each(run_.core.facts.stop_ids.begin(), run_.core.facts.stop_ids.end(), may_end);
   std::for_each(o.stop_token_ids.begin(), o.stop_token_ids.end(), may_end);
   for (const std::int32_t id : run_.core.token_trie->markers()) {
     // A marker that has no text would be missing in the answer.
@@ -143,7 +141,7 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   ++run_.stats.completion_tokens;
   // The token that is the last one needed may not end the answer itself.
   const bool stops = matcher_ || run_.stats.completion_tokens > o.min_tokens;
-  if (stops && ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) ||
+  if (stops && ((!o.ignore_eos && contains(run_.core.facts.stop_ids, token_id)) ||
                 contains(o.stop_token_ids, token_id))) {
     const std::string rest = text_.finish();
     // The answer is complete, whether or not the sink still listens.

@@ -21,6 +21,7 @@ struct EngineFacts {
   KvShape shape;
   std::int32_t num_heads = 0, vocab_size = 0;
   std::int64_t window = 0;  ///< positions a request may use for prompt and answer together
+  std::vector<std::int32_t> stop_ids;  ///< ids of the model and its prompt format; they end answers
   /// Tokens put before every context that is prefilled for the store; their rows are not kept.
   std::vector<std::int32_t> ingest_prefix;
   /// Returns the words of a text that is given as tokens; null: each token counts as a word.

@@ -57,7 +57,7 @@ Status check_head(const EngineFacts& facts, const QueryRequest& request) {
 Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate(request.cache));
   QUIRE_RETURN_IF_ERROR(check_head(facts, request));
-  QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size));
+  QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size, facts.stop_ids));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, request.question_param));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));

@@ -45,8 +45,7 @@ struct QueryResources : PassResources {
   TransferStreams* transfers = nullptr;  ///< streams for the retrievers' copies
   ResidentMeans* means = nullptr;        ///< null: blocks are scored on the host
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();
-  std::vector<std::int32_t> stop_ids;  ///< stop ids of the model and its prompt format
-  std::vector<std::string> stop_strings;
+  std::vector<std::string> stop_strings;  ///< of the prompt format
 };
 
 }  // namespace quire

@@ -60,7 +60,15 @@ std::string_view finish_reason_name(FinishReason reason) {
   return "unknown";
 }
 
-Status validate(const SamplingOptions& o, std::int32_t vocab_size) {
+std::vector<std::int32_t> ending_ids(const SamplingOptions& o,
+                                     std::span<const std::int32_t> stop_ids) {
+  std::vector<std::int32_t> ids = o.stop_token_ids;
+  if (!o.ignore_eos) ids.insert(ids.end(), stop_ids.begin(), stop_ids.end());
+  return ids;
+}
+
+Status validate(const SamplingOptions& o, std::int32_t vocab_size,
+                std::span<const std::int32_t> stop_ids) {
   if (o.max_tokens < 1) return Status::invalid("max_tokens", "must be at least 1");
   if (!(o.temperature >= 0 && o.temperature <= 100))
     return Status::invalid("temperature", "must lie in [0, 100]");
@@ -92,6 +100,20 @@ Status validate(const SamplingOptions& o, std::int32_t vocab_size) {
     if (!in_vocabulary(o.allowed_tokens[i]))
       return Status::invalid("allowed_token_ids[" + std::to_string(i) + "]",
                              std::to_string(o.allowed_tokens[i]) + " " + ids);
+  }
+  // A grammar says itself where an answer may end.
+  const bool must_go_on = !o.grammar && to_size(o.min_tokens) > o.forced_tokens.size();
+  if (must_go_on && !o.allowed_tokens.empty()) {
+    const auto ending = ending_ids(o, stop_ids);
+    const auto ends = [&](std::int32_t id) {
+      return std::find(ending.begin(), ending.end(), id) != ending.end();
+    };
+    if (std::all_of(o.allowed_tokens.begin(), o.allowed_tokens.end(), ends))
+      return Status::invalid("min_tokens",
+                             "no token is left to begin with: all of allowed_token_ids end the "
+                             "answer, which must have " +
+                                 std::to_string(o.min_tokens) +
+                                 " tokens first; allow another token, or leave min_tokens out");
   }
   for (const auto& [id, bias] : o.logit_bias) {
     const std::string field = "logit_bias." + std::to_string(id);

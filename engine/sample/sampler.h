@@ -56,9 +56,15 @@ struct SamplingOptions {
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kError };
 std::string_view finish_reason_name(FinishReason reason);
 
-/// Checks ranges; ids must lie below `vocab_size`. The error's field() names the offending member
+/// Returns the ids that end an answer: those of the options, and `stop_ids`, those of the model.
+std::vector<std::int32_t> ending_ids(const SamplingOptions& options,
+                                     std::span<const std::int32_t> stop_ids);
+
+/// Checks ranges, and that some token may begin the answer; ids must lie below `vocab_size`.
+/// `stop_ids` are those of the model. Errors: kInvalidArgument; field() names the offending member
 /// as the API spells it.
-Status validate(const SamplingOptions& options, std::int32_t vocab_size);
+Status validate(const SamplingOptions& options, std::int32_t vocab_size,
+                std::span<const std::int32_t> stop_ids);
 
 /// A token and the natural logarithm of its probability.
 struct TokenLogprob {

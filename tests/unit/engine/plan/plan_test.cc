@@ -509,6 +509,12 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
             }),
             "messages[0].content[1]");
   EXPECT_EQ(field([](auto& r) { r.sampling.forced_tokens = {1 << 30}; }), "forced_tokens");
+  facts.stop_ids = {2};
+  EXPECT_EQ(field([](auto& r) {
+              r.sampling.allowed_tokens = {2};
+              r.sampling.min_tokens = 4;
+            }),
+            "min_tokens");
 }
 
 TEST_F(PlanTest, RatiosThatAStrategyDoesNotTakeAreSaidSo) {

@@ -93,7 +93,7 @@ TEST(SamplerTest, ValidationNamesTheField) {
   const auto field = [](auto edit) {
     SamplingOptions o;
     edit(o);
-    return validate(o, 100).field();
+    return validate(o, 100, std::vector<std::int32_t>{2}).field();
   };
   EXPECT_EQ(field([](auto&) {}), "");
   EXPECT_EQ(field([](auto& o) { o.max_tokens = 0; }), "max_tokens");
@@ -110,6 +110,21 @@ TEST(SamplerTest, ValidationNamesTheField) {
   EXPECT_EQ(field([](auto& o) { o.min_tokens = o.max_tokens + 1; }), "min_tokens");
   EXPECT_EQ(field([](auto& o) { o.allowed_tokens = {99, 100}; }), "allowed_token_ids[1]");
   EXPECT_EQ(field([](auto& o) { o.logit_bias = {{99, 100}, {100, 1}}; }), "logit_bias.100");
+  // Before min_tokens no token may end the answer, and these can do nothing else.
+  const auto ending = [&](auto edit) {
+    return field([&](SamplingOptions& o) {
+      o.allowed_tokens = {2, 7};
+      o.stop_token_ids = {7};
+      o.min_tokens = 2;
+      edit(o);
+    });
+  };
+  EXPECT_EQ(ending([](auto&) {}), "min_tokens");
+  EXPECT_EQ(ending([](auto& o) { o.min_tokens = 0; }), "");
+  EXPECT_EQ(ending([](auto& o) { o.ignore_eos = true; }), "") << "2 ends nothing then";
+  EXPECT_EQ(ending([](auto& o) { o.stop_token_ids.clear(); }), "");
+  EXPECT_EQ(ending([](auto& o) { o.allowed_tokens.clear(); }), "");
+  EXPECT_EQ(ending([](auto& o) { o.forced_tokens = {8, 9}; }), "");
   EXPECT_EQ(field([](auto& o) { o.logit_bias = {{-1, 1}}; }), "logit_bias.-1");
   EXPECT_EQ(field([](auto& o) { o.logit_bias = {{5, -101}}; }), "logit_bias.5");
   EXPECT_EQ(field([](auto& o) { o.top_logprobs = 21; }), "top_logprobs");
