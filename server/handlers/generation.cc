@@ -355,6 +355,10 @@ class ChoiceSink final : public QuerySink {
       parser_->finish(events);
       (void)deliver(events);
     }
+    if (status.ok()) {
+      auto rest = logprobs_.finish(written_, !stats.stop_text.empty());
+      if (!rest.empty()) (void)writer_->text(choice_, {}, std::move(rest));
+    }
     record_->plan = plan;
     record_->stats = stats;
     record_->finish_reason = finish_reason_name(reason);

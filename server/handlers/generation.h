@@ -60,8 +60,9 @@ class ReplyWriter {
   /// Reports that the choice's plan is known. It runs on the engine thread, as text() does; choices
   /// come in any order.
   virtual void planned(std::size_t choice) = 0;
-  /// Writes the next piece of the answer, never empty. `logprobs` holds the tokens that begin in
-  /// it, if requested. False: the client is gone.
+  /// Writes the next piece of the answer. `logprobs` holds the tokens that begin in it, if
+  /// requested; the piece is empty only with the last tokens, where these have no text. False: the
+  /// client is gone.
   virtual bool text(std::size_t choice, std::string_view text,
                     std::vector<TokenLogprobs> logprobs) = 0;
   /// Writes the next piece of a call; otherwise as text().

@@ -4,6 +4,7 @@
 #include <boost/json/object.hpp>
 #include <iterator>
 
+#include "base/index.h"
 #include "engine/tokenizer/stream_decoder.h"
 
 namespace quire {
@@ -49,12 +50,25 @@ void AnswerLogprobs::add(TokenLogprobs logprobs) {
 }
 
 std::vector<TokenLogprobs> AnswerLogprobs::take(std::size_t answer_bytes) {
-  const auto count = std::lower_bound(begins_.begin(), begins_.end(), answer_bytes) -
-                     begins_.begin();
+  return take_first(
+      to_size(std::lower_bound(begins_.begin(), begins_.end(), answer_bytes) - begins_.begin()));
+}
+
+std::vector<TokenLogprobs> AnswerLogprobs::finish(std::size_t answer_bytes, bool stop_text) {
+  if (!stop_text) return take_first(waiting_.size());
+  std::size_t count = 0;
+  while (count < waiting_.size() &&
+         (count + 1 < begins_.size() ? begins_[count + 1] : end_) <= answer_bytes)
+    ++count;
+  return take_first(count);
+}
+
+std::vector<TokenLogprobs> AnswerLogprobs::take_first(std::size_t count) {
+  const auto n = static_cast<std::ptrdiff_t>(count);
   std::vector<TokenLogprobs> out(std::make_move_iterator(waiting_.begin()),
-                                 std::make_move_iterator(waiting_.begin() + count));
-  waiting_.erase(waiting_.begin(), waiting_.begin() + count);
-  begins_.erase(begins_.begin(), begins_.begin() + count);
+                                 std::make_move_iterator(waiting_.begin() + n));
+  waiting_.erase(waiting_.begin(), waiting_.begin() + n);
+  begins_.erase(begins_.begin(), begins_.begin() + n);
   return out;
 }
 

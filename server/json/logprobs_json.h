@@ -24,8 +24,13 @@ class AnswerLogprobs {
   /// Returns the tokens not yet taken that begin within the first `answer_bytes` bytes of the
   /// answer.
   std::vector<TokenLogprobs> take(std::size_t answer_bytes);
+  /// Returns the tokens not yet taken of an answer that ended after `answer_bytes` bytes: its last
+  /// ones that have no text. `stop_text`: the tokens of a stop string follow, and stay.
+  std::vector<TokenLogprobs> finish(std::size_t answer_bytes, bool stop_text);
 
  private:
+  std::vector<TokenLogprobs> take_first(std::size_t count);
+
   const Tokenizer& tokenizer_;
   bool strip_space_;
   std::size_t end_ = 0;              ///< total bytes of the tokens added

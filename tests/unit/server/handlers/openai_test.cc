@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <future>
+#include <thread>
 
 #include "base/json_parse.h"
 #include "server/app/app.h"
@@ -438,11 +439,57 @@ TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
     // The rest of a stop string is not in the answer.
     sink->on_logprobs({{ids[1], -1.f}, {{ids[1], -1.f}}});
     EXPECT_TRUE(sink->on_token(ids[1], ""));
+    engine.stop_text = "The";
     engine.finish(*sink);
     const std::string all = c.read_until("\n\nnever comes");
     EXPECT_NE(all.find("\"logprob\":-0.5"), std::string::npos) << all;
     EXPECT_NE(all.find("\"logprob\":-0.25"), std::string::npos) << all;
     EXPECT_EQ(all.find("\"logprob\":-1"), std::string::npos) << all;
+  }
+}
+
+TEST_F(OpenAiTest, LastTokensWithoutTextKeepTheirLogprobs) {
+  engine.hold = true;
+  const auto ids = engine.tokenizer().encode("The");
+  ASSERT_EQ(ids.size(), 1u);
+  ASSERT_TRUE(engine.tokenizer().bos_id());
+  const std::int32_t control = *engine.tokenizer().bos_id();  // it has no text
+  const std::string turns = R"("messages":[{"role":"user","content":"Hi"}],"logprobs":true)";
+  const std::pair<const char*, std::string> requests[] = {
+      {"/v1/chat/completions", "{" + turns + "}"},
+      {"/v1/chat/completions", "{" + turns + R"(,"stream":true})"},
+      {"/v1/completions", R"({"prompt":"Hi","logprobs":0})"},
+      {"/v1/completions", R"({"prompt":"Hi","logprobs":0,"stream":true})"},
+      {"/v1/query", "{" + turns + R"(,"document_ids":[]})"},
+      {"/v1/query", "{" + turns + R"(,"document_ids":[],"stream":true})"}};
+  for (const auto& [path, body] : requests) {
+    for (const char* stop : {"", "END"}) {
+      std::string all;
+      std::thread client([&, path = path, body = body] { all = post(path, body).body; });
+      const auto sink = engine.take();
+      EXPECT_TRUE(sink);
+      if (sink) {
+        sink->on_plan(test::StubEngine::small_plan());
+        sink->on_logprobs({{ids[0], -0.5f}, {}});
+        EXPECT_TRUE(sink->on_token(ids[0], "The"));
+        for (int i = 0; i < 2; ++i) {
+          sink->on_logprobs({{control, -0.25f}, {}});
+          EXPECT_TRUE(sink->on_token(control, ""));
+        }
+        if (*stop != 0) {
+          sink->on_logprobs({{ids[0], -0.125f}, {}});
+          EXPECT_TRUE(sink->on_token(ids[0], ""));
+        }
+        engine.stop_text = stop;
+        engine.finish(*sink);
+      }
+      client.join();
+      std::size_t controls = 0;
+      for (auto at = all.find("-0.25"); at != std::string::npos; at = all.find("-0.25", at + 1))
+        ++controls;
+      EXPECT_EQ(controls, 2u) << path << stop << all;
+      EXPECT_EQ(all.find("-0.125"), std::string::npos) << path << all;
+    }
   }
 }
 
