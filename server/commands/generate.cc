@@ -137,7 +137,7 @@ int generate(GenerateFlags f) {
   set_log_sink(nullptr, LogLevel::kWarning);
   if (f.seed >= 0) f.sampling.seed = static_cast<std::uint64_t>(f.seed);
   f.sampling.ignore_eos = f.ignore_eos;
-  if (const auto s = validate(f.sampling, std::numeric_limits<std::int32_t>::max()); !s.ok())
+  if (const auto s = validate(f.sampling, std::numeric_limits<std::int32_t>::max(), {}); !s.ok())
     return complain(s);
   const auto path = find_model_path(f.model);
   if (!path.ok()) return complain(path.status());
