@@ -348,7 +348,8 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
 TEST_F(OpenAiTest, TheEnginesErrorsNameTheFieldsOfTheRequest) {
   ASSERT_EQ(chat().status, 200);
   EXPECT_EQ(engine.last_request.question_param, "messages");
-  ASSERT_EQ(chat(R"(,"documents":[{"text":"t"},{"text":"u"}])").status, 200);
+  // The stub's plan has no contexts to cite.
+  ASSERT_EQ(chat(R"(,"citations":false,"documents":[{"text":"t"},{"text":"u"}])").status, 200);
   EXPECT_EQ(engine.last_request.documents_param, "documents");
   ASSERT_EQ(engine.last_request.contexts.size(), 2u);
   EXPECT_EQ(engine.last_request.contexts[1].param, "documents[1]");
@@ -360,7 +361,9 @@ TEST_F(OpenAiTest, TheEnginesErrorsNameTheFieldsOfTheRequest) {
   EXPECT_EQ(prompt("[5,6]"), "prompt");
   EXPECT_EQ(prompt(R"(["a"])"), "prompt[0]");
   EXPECT_EQ(prompt(R"([[5],[6]],"n":2)"), "prompt[1]") << "the last choice is of the last prompt";
-  ASSERT_EQ(post("/v1/query", R"({"query":"q","documents":[{"text":"t"}]})").status, 200);
+  ASSERT_EQ(
+      post("/v1/query", R"({"query":"q","documents":[{"text":"t"}],"citations":false})").status,
+      200);
   EXPECT_EQ(engine.last_request.question_param, "query");
   EXPECT_EQ(engine.last_request.documents_param, "documents");
   ASSERT_EQ(
