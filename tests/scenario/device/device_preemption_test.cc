@@ -158,7 +158,7 @@ Status refuse() { return Status::exhausted("no pinned memory is left"); }
 class TwoQueriesTest : public DevicePreemptionTest {
  protected:
   /// Runs both; `at_copy` is set before the pages are used up.
-  void run(DeviceSide& s, std::function<Status()> at_copy) {
+  void ask_beside(DeviceSide& s, std::function<Status()> at_copy) {
     Gate asked;
     older_->at_token = [&](int tokens) {
       if (tokens == 1) asked.pass();
@@ -191,14 +191,14 @@ class TwoQueriesTest : public DevicePreemptionTest {
 
 TEST_F(TwoQueriesTest, OneThatCannotMakeWayEndsAlone) {
   const auto s = small_side(12);
-  run(*s, refuse);
+  ask_beside(*s, refuse);
   EXPECT_EQ(younger_->wait().stats.preemptions, 0);
   expect_ended(*s);
 }
 
 TEST_F(TwoQueriesTest, OneThatCannotGoOnEndsAlone) {
   const auto s = small_side(12);
-  run(*s, [copies = 0]() mutable { return ++copies == 1 ? Status() : refuse(); });
+  ask_beside(*s, [copies = 0]() mutable { return ++copies == 1 ? Status() : refuse(); });
   EXPECT_EQ(younger_->wait().stats.preemptions, 1);
   expect_ended(*s);
 }

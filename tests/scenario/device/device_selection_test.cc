@@ -172,9 +172,15 @@ TEST_F(DeviceSamkvTest, BlocksAreChosenByTheTextThatIsAskedAbout) {
              device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()),
                            {130, 101, 90});
   (void)ask(*device, "samkv", 1);  // the means of the older texts are on the device now
-  const auto of_other_texts = [](QueryRequest& r) {
-    std::mt19937 rng(41);
-    for (QueryContext& c : r.contexts) c.token_ids = random_ids(rng, c.token_ids.size());
+  std::vector<std::vector<std::int32_t>> texts;
+  std::mt19937 rng(41);
+  for (const Doc& d : cpu->docs) texts.push_back(random_ids(rng, d.ids.size()));
+  for (const auto& s : {cpu.get(), device.get()}) {
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      (void)ingest(*s->engine, *s->store, "other" + std::to_string(i), texts[i]);
+  }
+  const auto of_other_texts = [&texts](QueryRequest& r) {
+    for (std::size_t i = 0; i < texts.size(); ++i) r.contexts[i].token_ids = texts[i];
   };
   const Outcome got = ask(*device, "samkv", 5, of_other_texts),
                 expected = ask(*cpu, "samkv", 5, of_other_texts);
