@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
@@ -314,6 +315,7 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  set_log_sink(nullptr, LogLevel::kError);  // each damaged file of prompts would be told of
   std::string folder = (fs::temp_directory_path() / "quire_flips_XXXXXX").string();
   if (!::mkdtemp(folder.data())) return 2;
   std::mt19937_64 rng(seed);
