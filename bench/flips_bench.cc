@@ -315,7 +315,8 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  set_log_sink(nullptr, LogLevel::kError);  // each damaged file of prompts would be told of
+  set_log_sink([](auto&&...) {},
+               LogLevel::kError);  // each damaged file of prompts would be told of
   std::string folder = (fs::temp_directory_path() / "quire_flips_XXXXXX").string();
   if (!::mkdtemp(folder.data())) return 2;
   std::mt19937_64 rng(seed);
