@@ -348,7 +348,7 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
 TEST_F(OpenAiTest, TheEnginesErrorsNameTheFieldsOfTheRequest) {
   ASSERT_EQ(chat().status, 200);
   EXPECT_EQ(engine.last_request.question_param, "messages");
-  // The stub's plan has no contexts to cite.
+  // The plan of the engine of these tests has no contexts to cite.
   ASSERT_EQ(chat(R"(,"citations":false,"documents":[{"text":"t"},{"text":"u"}])").status, 200);
   EXPECT_EQ(engine.last_request.documents_param, "documents");
   ASSERT_EQ(engine.last_request.contexts.size(), 2u);
