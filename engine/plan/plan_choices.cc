@@ -84,7 +84,7 @@ std::string dense_because(const QueryPlan& qp) {
 /// Returns whether a request's share of the device holds what the retriever needs if every layer is
 /// on the host: the budget, and what it chooses by.
 bool has_room(const EngineFacts& facts, const Retriever& retriever, std::int64_t num_contexts,
-              const DecodeInput& input) {
+              const DecodeInput& input, std::int64_t most_rows) {
   // For rounding to whole pages, and for pages being filled.
   constexpr std::int64_t kRoundedUp = 64;
   const std::int64_t part = facts.device_part(), budget = retriever.traits().uses_device
@@ -93,7 +93,7 @@ bool has_room(const EngineFacts& facts, const Retriever& retriever, std::int64_t
                                                                     facts.device.row_bytes
                                                               : 0;
   return part == 0 ||
-         budget + choosing_bytes(facts.choosing, retriever, num_contexts, input.rows) <= part;
+         budget + choosing_bytes(facts.choosing, retriever, num_contexts, most_rows) <= part;
 }
 
 /// Chooses what a decode step attends to, if the request leaves that to the service.
@@ -104,8 +104,11 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   DecodeInput input;
   const double kept = static_cast<double>(plan.document_tokens) *
                       qp.execution.strategy.typical_load;
-  input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) +
-               request.sampling.max_tokens;
+  const std::int64_t prompt_rows = plan.prefix_tokens + plan.suffix_tokens +
+                                   static_cast<std::int64_t>(kept);
+  // What is faster is judged by the answer that is expected; room must be there for the longest.
+  input.rows = prompt_rows + counted_answer_tokens(request.sampling);
+  const std::int64_t most_rows = prompt_rows + request.sampling.max_tokens;
   QUIRE_ASSIGN_OR_RETURN(const AutoDecodeOptions asked,
                          auto_decode_options().parse(plan.options, "cache.options"));
   input.budget = asked.budget;
@@ -117,7 +120,8 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
     // Retrievers differ in sinks and windows: some cannot use a small budget, or one that is not a
     // whole number of pages.
     const auto retriever = retrievers().make(name, plan.options);
-    if (retriever.ok() && has_room(facts, **retriever, std::ssize(request.contexts), input))
+    if (retriever.ok() &&
+        has_room(facts, **retriever, std::ssize(request.contexts), input, most_rows))
       names.push_back(name);
   }
   input.names = names;

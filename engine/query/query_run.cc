@@ -19,9 +19,9 @@ void QueryRun::ask_draft(const QueryLookAhead::Wanted& wanted) {
 }
 
 std::int64_t QueryRun::most_rows() const {
-  std::size_t prompt = request.prefix_ids.size() + request.suffix_ids.size();
-  for (const QueryContext& c : request.contexts) prompt += c.token_ids.size();
-  return static_cast<std::int64_t>(prompt) + request.sampling.max_tokens;
+  std::int64_t prompt = count_of(request.prefix_ids) + count_of(request.suffix_ids);
+  for (const QueryContext& c : request.contexts) prompt += count_of(c.token_ids);
+  return std::min(prompt + request.sampling.max_tokens, std::max(core.facts.window, prompt));
 }
 
 std::int64_t QueryRun::choosing_bytes() const {

@@ -60,6 +60,11 @@ std::string_view finish_reason_name(FinishReason reason) {
   return "unknown";
 }
 
+std::int32_t counted_answer_tokens(const SamplingOptions& o) {
+  if (o.max_tokens_asked) return o.max_tokens;
+  return std::min(o.max_tokens, std::max(kUnaskedAnswerTokens, o.min_tokens));
+}
+
 std::vector<std::int32_t> ending_ids(const SamplingOptions& o,
                                      std::span<const std::int32_t> stop_ids) {
   std::vector<std::int32_t> ids = o.stop_token_ids;

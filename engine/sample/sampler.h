@@ -18,9 +18,15 @@ namespace quire {
 class Grammar;
 
 inline constexpr std::int32_t kMaxTopLogprobs = 20;
+/// Tokens that an answer is counted with before it is known how long it gets, where the client gave
+/// no number; as many again whenever it has come near them.
+inline constexpr std::int32_t kUnaskedAnswerTokens = 256;
 
 struct SamplingOptions {
   std::int32_t max_tokens = 128;
+  /// The client asked for max_tokens. If false, it is the default of the protocol, often the whole
+  /// window: few answers get that long, and one may end earlier where memory is too small for it.
+  bool max_tokens_asked = true;
   float temperature = 0;  ///< 0: greedy
   float top_p = 1;
   std::int32_t top_k = 0;  ///< 0: off
@@ -55,6 +61,10 @@ struct SamplingOptions {
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kError };
 std::string_view finish_reason_name(FinishReason reason);
+
+/// Returns the tokens with which an answer is counted before it has any: those that were asked for,
+/// else kUnaskedAnswerTokens or as many as it must have, but never more than it may have.
+std::int32_t counted_answer_tokens(const SamplingOptions& options);
 
 /// Returns the ids that end an answer: those of the options, and `stop_ids`, those of the model.
 std::vector<std::int32_t> ending_ids(const SamplingOptions& options,

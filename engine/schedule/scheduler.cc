@@ -51,8 +51,10 @@ Scheduler::Scheduler(QueryResources& core, const SchedulerLimits& limits)
 Scheduler::~Scheduler() { stop(std::chrono::milliseconds(0)); }
 
 Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<QuerySink> sink) {
-  const std::int64_t bytes = QueryTask::working_bytes(core_, request, request.sampling.max_tokens);
+  std::int64_t bytes = QueryTask::working_bytes(core_, request, request.sampling.max_tokens);
   const std::int64_t budget = core_.pool->max_bytes();
+  if (budget > 0 && bytes > budget && !request.sampling.max_tokens_asked)
+    bytes = shorten_answer(request);
   if (budget > 0 && bytes > budget) {
     const bool alone = request.contexts.empty();
     return Status::invalid(
@@ -355,7 +357,7 @@ void Scheduler::reap() {
   std::erase_if(running_, [this](const Running& r) {
     if (r.task->state() != QueryTask::State::kDone) return false;
     reserved_bytes_ -= r.bytes;
-    most_bytes_ -= r.most_bytes;
+    counted_bytes_ -= r.counted_bytes;
     device_bytes_ -= r.device_bytes;
     waiting_.settle(r.task->request().tenant, r.charged_tokens, r.task->work_tokens());
     return true;

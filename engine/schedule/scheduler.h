@@ -50,9 +50,17 @@ struct SchedulerLimits {
 /// context of ingest and the text being embedded are moved to ordinary memory, then the youngest
 /// query, which is resumed unchanged before a new one is admitted. The oldest query always runs.
 /// What cannot be moved there or back ends with an error, so that nobody waits for it.
-/// All admitted queries together never need more than twice the budget, so what is moved out stays
-/// within about one budget. A query is admitted with all the device memory it may use, at most its
-/// share, so that no answer fails for lack of it. Threads: any for public methods.
+///
+/// Each query is counted with the pages that it may come to need: those of its prompt and of the
+/// answer that was asked for. Where none was, that is kUnaskedAnswerTokens of it, and as many again
+/// whenever the answer has come near them. All admitted queries together are never counted with
+/// more than twice the budget, so what is moved out stays within about one budget. Of these, as
+/// much is left free as the oldest lacks for its longest answer. A query that may not be counted
+/// with more yet is moved out and goes on once others have ended. An answer of which no length was
+/// asked for ends where the whole budget does.
+///
+/// A query is admitted with all the device memory it may use, at most its share, so that no answer
+/// fails for lack of it. Threads: any for public methods.
 class Scheduler {
  public:
   /// Starts the engine thread, which owns `core` from now on; `core` must outlive the scheduler.
@@ -85,7 +93,7 @@ class Scheduler {
     std::shared_ptr<QuerySink> sink;
     std::shared_ptr<RequestRecord> record;
     Clock::time_point received;
-    std::int64_t bytes = 0;
+    std::int64_t most_bytes = 0;
   };
   struct NewPrefill {
     ContextKey key;
@@ -97,7 +105,10 @@ class Scheduler {
     std::shared_ptr<RequestRecord> record;
     std::int64_t bytes = 0;         ///< reserved in pages now; 0 while preempted
     std::int64_t prompt_bytes = 0;  ///< reserved until the answer begins
-    std::int64_t most_bytes = 0;
+    /// Pages of its prompt and `counted_tokens` of its answer, also while it is preempted.
+    std::int64_t counted_bytes = 0;
+    std::int64_t counted_tokens = 0;
+    std::int64_t most_bytes = 0;  ///< pages of its prompt and its longest answer
     std::int64_t read_bytes = 0;  ///< most bytes of stored KV that it reads
     /// Reserved device memory, from admission to the end; a preempted query keeps it.
     std::int64_t device_bytes = 0;
@@ -114,6 +125,10 @@ class Scheduler {
   bool resume_preempted();
   void preempt(Running& running);
   bool preempt_younger_than(const Running& running);
+  std::int64_t shorten_answer(QueryRequest& request) const;
+  bool may_count(const Running& running, std::int64_t from, std::int64_t to) const;
+  bool is_oldest(const Running& running) const;
+  bool grow_answer(Running& running);
   void reserve_for_decode();
   void begin_decode(Running& running);
   void end_dead(Running& running, Clock::time_point now);
@@ -166,8 +181,8 @@ class Scheduler {
   std::vector<Running> running_;   ///< oldest first
   std::size_t turn_ = 0;
   std::int64_t reserved_bytes_ = 0;
-  std::int64_t most_bytes_ = 0;    ///< most bytes that all running queries could need
-  std::int64_t device_bytes_ = 0;  ///< the same for device memory
+  std::int64_t counted_bytes_ = 0;  ///< bytes that all running queries are counted with
+  std::int64_t device_bytes_ = 0;   ///< device memory reserved by all running queries
   PrefillQueue prefills_;
   std::int64_t prefill_bytes_ = 0;  ///< pages reserved by the current prefill
   /// Initial QueryResources::chunk_tokens, which is lowered while queries decode.

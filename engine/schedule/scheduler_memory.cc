@@ -19,7 +19,7 @@ constexpr std::size_t kMaxPrepared = 4;
 /// Share of the store's memory tier that they may prefetch together; the values stay pinned until
 /// they are placed.
 constexpr std::uint64_t kPreparedPart = 4;
-/// Most that all admitted queries together could need, in budgets.
+/// Most that all admitted queries together are counted with, in budgets.
 constexpr std::int64_t kMaxOvercommit = 2;
 
 /// Returns the bytes of stored KV that the query may read.
@@ -37,7 +37,46 @@ std::int64_t bytes_to_read(const QueryResources& core, const QueryRequest& reque
 std::int64_t Scheduler::expected_work(const QueryRequest& request) {
   std::size_t n = request.prefix_ids.size() + request.suffix_ids.size();
   for (const QueryContext& c : request.contexts) n += c.token_ids.size();
-  return static_cast<std::int64_t>(n) + request.sampling.max_tokens;
+  return static_cast<std::int64_t>(n) + counted_answer_tokens(request.sampling);
+}
+
+/// Shortens the answer, of which no length was asked for, to the longest that the whole budget
+/// holds, and returns the bytes that it needs. They exceed the budget if not even the shortest
+/// fits.
+std::int64_t Scheduler::shorten_answer(QueryRequest& request) const {
+  SamplingOptions& sampling = request.sampling;
+  const auto bytes_with = [&](std::int32_t tokens) {
+    return QueryTask::working_bytes(core_, request, tokens);
+  };
+  std::int32_t most = sampling.max_tokens, fits = std::min(std::max(1, sampling.min_tokens), most);
+  while (fits < most) {
+    const std::int32_t middle = most - (most - fits) / 2;
+    if (bytes_with(middle) <= core_.pool->max_bytes())
+      fits = middle;
+    else
+      most = middle - 1;
+  }
+  sampling.max_tokens = fits;
+  return bytes_with(fits);
+}
+
+/// Returns whether a query may be counted with `to` bytes instead of `from`, 0 where it is not
+/// admitted yet. Then whichever query gets the longest answer has room for it while all others keep
+/// what they are counted with: all are answered one after the other, however long they get.
+bool Scheduler::may_count(const Running& running, std::int64_t from, std::int64_t to) const {
+  const std::int64_t budget = core_.pool->max_bytes();
+  if (budget <= 0) return true;
+  std::int64_t growth = running.most_bytes - to;
+  for (const Running& r : running_)
+    if (&r != &running) growth = std::max(growth, r.most_bytes - r.counted_bytes);
+  return counted_bytes_ - from + to + growth <= kMaxOvercommit * budget;
+}
+
+/// Returns whether no query that runs, or is preempted, was admitted before this one.
+bool Scheduler::is_oldest(const Running& running) const {
+  const auto first = std::ranges::find_if(
+      running_, [](const Running& r) { return r.task->state() != QueryTask::State::kDone; });
+  return first != running_.end() && &*first == &running;
 }
 
 /// Makes room for this many more bytes and returns whether they may be reserved. Cached prompt
@@ -87,8 +126,10 @@ void Scheduler::prepare_waiting() {
     NewQuery q = waiting_.pop();
     Running r;
     r.record = q.record;
-    r.most_bytes = q.bytes;
-    r.prompt_bytes = std::min(q.bytes,
+    r.most_bytes = q.most_bytes;
+    r.counted_tokens = counted_answer_tokens(q.request.sampling);
+    r.counted_bytes = QueryTask::working_bytes(core_, q.request, r.counted_tokens);
+    r.prompt_bytes = std::min(q.most_bytes,
                               QueryTask::working_bytes(core_, q.request, kFirstAnswerTokens));
     r.read_bytes = read_bytes;
     r.background = q.request.background;
@@ -113,8 +154,7 @@ void Scheduler::admit() {
   while (resume_preempted() && !prepared_.empty() &&
          static_cast<std::int32_t>(running_.size()) < limits_.max_running) {
     Running& next = prepared_.front();
-    const std::int64_t budget = core_.pool->max_bytes();
-    if (budget > 0 && most_bytes_ + next.most_bytes > kMaxOvercommit * budget) break;
+    if (!may_count(next, 0, next.counted_bytes)) break;
     if (core_.device->max_bytes() > 0 &&
         device_bytes_ + next.device_bytes > core_.device->max_bytes())
       break;
@@ -123,7 +163,7 @@ void Scheduler::admit() {
     prepared_.erase(prepared_.begin());
     r.bytes = r.prompt_bytes;
     reserved_bytes_ += r.bytes;
-    most_bytes_ += r.most_bytes;
+    counted_bytes_ += r.counted_bytes;
     device_bytes_ += r.device_bytes;
     r.record->set_queue_position(-1);
     r.record->set_state(RequestState::kPrefilling);
@@ -149,11 +189,13 @@ void Scheduler::reap_prepared() {
   });
 }
 
-/// Resumes preempted queries, oldest first. Returns true if none still waits for pages. One that
-/// lacks memory although nobody will release any ends, as those behind it would wait in vain.
+/// Resumes preempted queries, oldest first. Returns true if none still waits for pages, or to be
+/// counted with more of them; those behind it wait, too, as they would take what it waits for. One
+/// that lacks memory although nobody will release any ends, as those behind it would wait in vain.
 bool Scheduler::resume_preempted() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kPreempted) continue;
+    if (r.decoding && !grow_answer(r)) return false;
     const std::int64_t bytes = r.decoding ? r.task->held_bytes() + r.task->next_row_bytes()
                                           : r.prompt_bytes;
     if (!make_room_for_query(bytes)) return false;
@@ -205,10 +247,34 @@ void Scheduler::begin_decode(Running& running) {
   running.bytes = bytes;
 }
 
+/// Counts a decoding query with more of its answer once it has nearly come to what it is counted
+/// with. The oldest always may grow, so that it ends and makes room for the next. Returns false if
+/// the next token would exceed what the query may be counted with now.
+bool Scheduler::grow_answer(Running& running) {
+  const QueryRequest& request = running.task->request();
+  const std::int64_t tokens = running.task->completion_tokens(), most = request.sampling.max_tokens;
+  if (running.counted_tokens >= most || tokens + kPageTokens < running.counted_tokens) return true;
+  const std::int64_t more = std::min(most, running.counted_tokens + kUnaskedAnswerTokens);
+  // A prompt that has been cut meanwhile stays counted as it came.
+  const std::int64_t bytes = std::max(running.counted_bytes,
+                                      QueryTask::working_bytes(core_, request, more));
+  if (bytes > running.counted_bytes && !is_oldest(running) &&
+      !may_count(running, running.counted_bytes, bytes))
+    return tokens < running.counted_tokens;
+  counted_bytes_ += bytes - running.counted_bytes;
+  running.counted_bytes = bytes;
+  running.counted_tokens = more;
+  return true;
+}
+
 /// Ensures that every decoding query has the pages of its next row, older queries first.
 void Scheduler::reserve_for_decode() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kDecoding) continue;
+    if (!grow_answer(r)) {
+      preempt(r);
+      continue;
+    }
     const std::int64_t wanted = r.task->held_bytes() + r.task->next_row_bytes() - r.bytes;
     if (wanted <= 0) continue;
     bool room = make_room(wanted);

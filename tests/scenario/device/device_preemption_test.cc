@@ -203,6 +203,31 @@ TEST_F(TwoQueriesTest, OneThatCannotGoOnEndsAlone) {
   expect_ended(*s);
 }
 
+TEST_F(DevicePreemptionTest, AnswersWhoseLengthNobodyAskedForRunTogether) {
+  // The longest answer to each takes 32 columns, so the longest of three more than twice the
+  // budget.
+  const auto s = small_side(40);
+  Gate asked;
+  std::vector<RequestInfo> seen;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 3; ++i) {
+    QueryRequest r = question(*s, 20, 480);
+    r.sampling.max_tokens_asked = false;
+    auto sink = std::make_shared<CollectingSink>();
+    sink->at_token = [&, i](int tokens) {
+      if (i == 0 && tokens == 1) asked.pass();
+      if (i == 0 && tokens == 15) seen = s->engine->requests();
+      return tokens < 20;
+    };
+    EXPECT_TRUE(s->engine->query(std::move(r), sink).ok());
+    sinks.push_back(std::move(sink));
+  }
+  asked.open();
+  for (auto& sink : sinks) EXPECT_EQ(sink->wait().ids.size(), 20u);
+  EXPECT_EQ(seen.size(), 3u);
+  for (const RequestInfo& r : seen) EXPECT_NE(r.state, RequestState::kWaiting);
+}
+
 TEST_F(DevicePreemptionTest, AContextThatCannotMakeWayEndsAlone) {
   const auto s = small_side(16);
   const Status ended = ingest_beside_a_query(*s, refuse);

@@ -523,6 +523,19 @@ TEST_F(PlanTest, RatiosThatAStrategyDoesNotTakeAreSaidSo) {
   EXPECT_EQ(plan("reuse").fallback, "strategy reuse does not take keep_ratio");
 }
 
+TEST_F(PlanTest, DecodingIsChosenForTheAnswerThatIsExpected) {
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  request.sampling.max_tokens = 1900;
+  request.cache.options = options({{"decode_budget", "512"}});
+  const auto fits = [this] {
+    return plan("reuse").decode_reason.find("no more than the budget") != std::string::npos;
+  };
+  EXPECT_FALSE(fits()) << "a length that was asked for is expected";
+  request.sampling.max_tokens_asked = false;
+  EXPECT_TRUE(fits()) << "of the window few answers take more than their first tokens";
+}
+
 TEST_F(PlanTest, AFaultTurnsAContextIntoComputedTokens) {
   add(ids(40, 10), true);
   add(ids(20, 100), true);

@@ -256,6 +256,19 @@ TEST(LogprobsTest, EqualLogitsComeByIdAndNoMoreThanThereAre) {
   EXPECT_TRUE(token_logprobs(std::vector<float>{1, 1, 1}, 2, 0).top.empty());
 }
 
+TEST(CountedAnswerTest, IsTheLengthAskedForOrTheFirstTokensOfALongDefault) {
+  SamplingOptions o;
+  o.max_tokens = 8192;
+  EXPECT_EQ(counted_answer_tokens(o), 8192);
+  o.max_tokens_asked = false;
+  EXPECT_EQ(counted_answer_tokens(o), 256);
+  o.min_tokens = 1000;
+  EXPECT_EQ(counted_answer_tokens(o), 1000);
+  o.min_tokens = 0;
+  o.max_tokens = 16;
+  EXPECT_EQ(counted_answer_tokens(o), 16);
+}
+
 TEST(LogprobsTest, ImpossibleTokensHaveAFiniteLogprob) {
   const float inf = std::numeric_limits<float>::infinity();
   const auto l = token_logprobs(std::vector<float>{-inf, 0, std::nanf("")}, 0, 3);
