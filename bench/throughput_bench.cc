@@ -14,6 +14,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -196,7 +197,7 @@ class IngestBench {
   std::string run() {
     (void)answer();  // touches every page once
     const auto alone = answer();
-    const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    std::stop_source cancelled;
     std::atomic<std::int64_t> tokens{0};
     std::vector<std::future<void>> ends;
     for (std::int64_t begun = 0; begun < options_.ingest_tokens; begun += 512) {
@@ -204,7 +205,7 @@ class IngestBench {
       ends.push_back(done->get_future());
       PrefillRequest request;
       request.token_ids = random_ids(512, vocab_, static_cast<std::uint32_t>(begun + 1));
-      request.cancelled = cancelled;
+      request.cancelled = cancelled.get_token();
       engine_->prefill(std::move(request), [done, &tokens](Result<PrefillResult> r) {
         if (r.ok()) tokens += r->tokens;
         done->set_value();
@@ -215,7 +216,7 @@ class IngestBench {
     const auto beside = answer();
     const double seconds = ms_since(start) / 1000;
     const std::int64_t ingested = tokens - before;
-    *cancelled = true;
+    cancelled.request_stop();
     for (auto& e : ends) e.wait();
     char text[600];
     std::snprintf(text, sizeof text,

@@ -45,7 +45,7 @@ Status caught(const Step& step) {
 void DocumentTask::begin() {
   guarded([this] {
     chunking_ = work_.settings->chunking;
-    if (work_.cancelled->load()) return end_cancelled();
+    if (work_.cancelled.stop_requested()) return end_cancelled();
     context_.table.set_status(work_, DocumentStatus::kTokenizing);
     work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
   });
@@ -111,7 +111,7 @@ void DocumentTask::begin_ingest() {
     return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
   if (const Status s = choose_related(text_.text, chunking_); !s.ok())
     return fail(s.with_context("related chunks could not be read"), path(""));
-  if (work_.cancelled->load()) return end_cancelled();
+  if (work_.cancelled.stop_requested()) return end_cancelled();
   if (same_but_related_ && sees_what_it_saw()) {
     DocumentInput described;
     described.title = title_;
@@ -256,7 +256,7 @@ Status DocumentTask::choose_related(std::string_view text, const ChunkingOptions
       context_.store, context_.options.find_chunks,
       [](const DocumentManifest& m) { return kv_policy(m) != KvPolicy::kTextOnly; });
   const auto until = Clock::now() + kIndexWait;
-  while (!work_.cancelled->load()) {
+  while (!work_.cancelled.stop_requested()) {
     auto chosen = related.choose(document, text, chunks_.size(),
                                  std::min<std::int64_t>(room, options.related_tokens));
     if (chosen.ok()) {
@@ -370,7 +370,7 @@ void DocumentTask::begin_warm() {
   set_what_is_seen(*existing_, seen);
   if (const Status s = choose_related(*text, seen); !s.ok())
     return fail(s.with_context("related chunks could not be read"), "id");
-  if (work_.cancelled->load()) return end_cancelled();
+  if (work_.cancelled.stop_requested()) return end_cancelled();
   for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
   prefill_all();
 }
@@ -462,7 +462,8 @@ void DocumentTask::launch() {
       const std::lock_guard lock(mu_);
       // A cancel can come at any moment. The caller that finds nothing left to start and nothing
       // outstanding ends the task, once.
-      const bool none_left = next_ >= todo_.size() || !failure_.ok() || work_.cancelled->load();
+      const bool none_left = next_ >= todo_.size() || !failure_.ok() ||
+                             work_.cancelled.stop_requested();
       if (none_left && outstanding_ == 0 && !prefilled_) {
         prefilled_ = true;
         i = todo_.size();
@@ -524,7 +525,7 @@ void DocumentTask::chunk_done(std::size_t i, Result<PrefillResult> result) {
 }
 
 void DocumentTask::after_prefill() {
-  if (work_.cancelled->load()) return end_cancelled();
+  if (work_.cancelled.stop_requested()) return end_cancelled();
   Status failure;
   {
     const std::lock_guard lock(mu_);
@@ -746,7 +747,7 @@ void DocumentTask::fail_cut(const Status& status) {
 /// Ends the item with an error. `keep_document` stores a failed document without its text, unless
 /// a ready version exists or it was deleted in the meantime.
 void DocumentTask::fail(ItemError error, bool keep_document) {
-  if (work_.cancelled->load()) return end_cancelled();
+  if (work_.cancelled.stop_requested()) return end_cancelled();
   const bool worth = keep_document && work_.type == JobType::kIngest && !existing_ready_ &&
                      !text_.text.empty();
   if (worth && context_.table.begin_commit(work_)) {

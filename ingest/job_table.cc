@@ -119,7 +119,7 @@ void JobTable::enqueue(const JobPtr& job) {
       continue;
     }
     job->states[i].stage = Stage::kQueued;
-    job->states[i].cancelled = std::make_shared<std::atomic<bool>>(false);
+    job->states[i].cancelled = std::stop_source();
     queue_.push_back({job, i});
     active_[{job->record.ns, item.view.id}].refs.push_back({job, i});
     ++queued_items_;
@@ -162,8 +162,13 @@ std::optional<Work> JobTable::next() {
     --queued_items_;
     queued_bytes_ -= item.input_bytes;
     ++in_flight_;
-    Work work{job.record.id, job.record.ns, job.record.type, job.record.created_ms,
-              item,          job.settings,  state.cancelled};
+    Work work{job.record.id,
+              job.record.ns,
+              job.record.type,
+              job.record.created_ms,
+              item,
+              job.settings,
+              state.cancelled.get_token()};
     mark_progress(it->job);
     queue_.erase(it);
     return work;
@@ -202,7 +207,7 @@ bool JobTable::begin_commit(const Work& work) {
   std::unique_lock lock(mu_);
   const Key key{work.ns, work.item.view.id};
   changed_.wait(lock, [&] { return !commit_holds_.contains(key); });
-  if (work.cancelled->load()) return false;
+  if (work.cancelled.stop_requested()) return false;
   const JobPtr job = find(work.ns, work.job_id);
   if (!job) return false;
   job->states[at(work.item.view.index)].stage = Stage::kCommitting;
@@ -240,7 +245,7 @@ bool JobTable::requeue(const Work& work) {
     const auto i = to_size(work.item.view.index);
     if (!job || job->record.items[i].view.finished()) return false;
     ItemState& state = job->states[i];
-    state = {Stage::kQueued, 0, 0, std::make_shared<std::atomic<bool>>(false)};
+    state = {Stage::kQueued, 0, 0, std::stop_source()};
     job->record.items[i].view.status = DocumentStatus::kQueued;
     active_[{job->record.ns, work.item.view.id}].busy = false;
     queue_.push_front({job, i});
@@ -271,7 +276,7 @@ void JobTable::cancel_item(const JobPtr& job, std::size_t i) {
     release_key(job, i, /*was_working=*/false);
   } else if (state.stage == Stage::kWorking) {
     // It is reported and saved as cancelled from now on; the worker ends it at its next step.
-    state.cancelled->store(true);
+    state.cancelled.request_stop();
     job->record.items[i].view.result = ItemResult::kCancelled;
     job->record.items[i].view.status = DocumentStatus::kFailed;
     job->dirty = true;
@@ -487,8 +492,8 @@ void JobTable::begin_stop() {
   for (auto& [key, active] : active_) {
     if (!active.busy) continue;
     for (const ItemRef& ref : active.refs) {
-      const ItemState& state = ref.job->states[ref.item];
-      if (state.stage == Stage::kWorking) state.cancelled->store(true);
+      ItemState& state = ref.job->states[ref.item];
+      if (state.stage == Stage::kWorking) state.cancelled.request_stop();
     }
   }
 }

@@ -2,7 +2,6 @@
 /// listeners, and the records on disk. JobTable does not know how a document is cached.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -35,8 +35,8 @@ struct Work {
   std::int64_t job_created_ms = 0;
   ItemRecord item;  ///< the item when the work began
   std::shared_ptr<const JobSettings> settings;
-  /// If set, the worker gives up soon, then calls finish() or requeue().
-  std::shared_ptr<std::atomic<bool>> cancelled;
+  /// Once requested, the worker gives up soon, then calls finish() or requeue().
+  std::stop_token cancelled;
 };
 
 /// ItemOutcome is the result of one item.
@@ -158,7 +158,7 @@ class JobTable final : public JobBoard {
   struct ItemState {
     Stage stage = Stage::kDone;
     std::uint64_t tokens_total = 0, tokens_done = 0;  // 0: not known yet
-    std::shared_ptr<std::atomic<bool>> cancelled;
+    std::stop_source cancelled{std::nostopstate};     // of one that is not done
   };
   struct ListenerBox {
     JobListener call;

@@ -89,7 +89,7 @@ void JobTable::lose(const JobPtr& job) {
               {{"job_id", job->record.id}});
   for (std::size_t i = 0; i < job->states.size(); ++i) {
     ItemState& state = job->states[i];
-    if (state.stage == Stage::kWorking) state.cancelled->store(true);
+    if (state.stage == Stage::kWorking) state.cancelled.request_stop();
     if (state.stage != Stage::kQueued) continue;
     state.stage = Stage::kDone;
     --queued_items_;

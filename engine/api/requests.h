@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct PrefillRequest {
   std::string tenant;                          ///< for quotas
   std::array<std::uint8_t, 32> salt_digest{};  ///< part of the key; all zero: no salt
   PrefillPriority priority = PrefillPriority::kIngest;
-  std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
+  /// Ends it: between chunks, or while it waits for the shared tiers or another replica.
+  std::stop_token cancelled;
   /// Progress callback on the engine thread; must not block; may be null.
   std::function<void(std::int64_t tokens_done)> on_progress;
 };

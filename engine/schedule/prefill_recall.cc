@@ -10,7 +10,6 @@
 #include "base/sha256.h"
 
 namespace quire {
-
 namespace {
 
 /// Tokens that tell one run of contexts from another.
@@ -33,6 +32,12 @@ Digest turn_of(const RecallRequest& wanted, const PrefillRequest& request) {
   return hash.finish();
 }
 
+/// What a stop of one source calls to stop another.
+struct RequestStop {
+  std::stop_source source;
+  void operator()() { source.request_stop(); }
+};
+
 }  // namespace
 
 /// State that outlives the object, as the store may reply after it.
@@ -41,12 +46,13 @@ struct PrefillRecall::Shared {
     ContextKey key;
     PrefillRequest request;
     PrefillTask::Done done;
+    std::stop_source ending{};  ///< ends reading, and waiting for a turn
+    std::unique_ptr<std::stop_callback<RequestStop>> on_cancel{};
   };
   std::mutex mu;                             // held while submitting, so that stop() waits for it
   Submit submit;                             // guarded by mu; empty: stopped
   std::map<std::uint64_t, Waiting> waiting;  // guarded by mu
   std::uint64_t next = 0;                    // guarded by mu
-  std::stop_source stopping;                 // ends reads, and waiting for a turn
 };
 
 PrefillRecall::PrefillRecall(Store& store, Submit submit)
@@ -57,7 +63,10 @@ PrefillRecall::PrefillRecall(Store& store, Submit submit)
 void PrefillRecall::start(RecallRequest wanted, PrefillRequest request, PrefillTask::Done done) {
   const ContextKey key = wanted.key;
   wanted.turn = turn_of(wanted, request);
-  wanted.unwanted = shared_->stopping.get_token();
+  std::stop_source ending;
+  wanted.unwanted = ending.get_token();
+  auto on_cancel = std::make_unique<std::stop_callback<RequestStop>>(request.cancelled,
+                                                                     RequestStop{ending});
   const auto end_turn = [store = &store_, wanted] { store->end_turn(wanted); };
   std::uint64_t id = 0;
   bool stopped = false;
@@ -65,7 +74,9 @@ void PrefillRecall::start(RecallRequest wanted, PrefillRequest request, PrefillT
     const std::lock_guard lock(shared_->mu);
     stopped = !shared_->submit;
     id = shared_->next++;
-    if (!stopped) shared_->waiting.emplace(id, Shared::Waiting{key, std::move(request), done});
+    if (!stopped)
+      shared_->waiting.emplace(
+          id, Shared::Waiting{key, std::move(request), done, ending, std::move(on_cancel)});
   }
   if (stopped) return done(Status::unavailable("the engine is stopping"));
   store_.recall_async(
@@ -94,8 +105,10 @@ void PrefillRecall::stop() {
     shared_->submit = nullptr;
     waiting.swap(shared_->waiting);
   }
-  shared_->stopping.request_stop();
-  for (auto& [id, w] : waiting) w.done(Status::unavailable("the engine is stopping"));
+  for (auto& [id, w] : waiting) {
+    w.ending.request_stop();
+    w.done(Status::unavailable("the engine is stopping"));
+  }
 }
 
 }  // namespace quire

@@ -22,7 +22,8 @@ class PrefillRecall {
   PrefillRecall(Store& store, Submit submit);
   ~PrefillRecall() { stop(); }
 
-  /// Asks, then submits in any case. `submit` runs on the caller's thread or the store's.
+  /// Asks, then submits in any case: soon where the request is cancelled. `submit` runs on the
+  /// caller's thread or the store's.
   void start(RecallRequest wanted, PrefillRequest request, PrefillTask::Done done);
   /// Ends those that wait with kUnavailable; nothing is submitted from now on.
   void stop();

@@ -66,9 +66,7 @@ bool PrefillTask::drop_cancelled() {
   bool left = false;
   {
     std::lock_guard lock(mu_);
-    const auto stays = [](const Waiter& w) {
-      return !w.cancelled || !w.cancelled->load(std::memory_order_relaxed);
-    };
+    const auto stays = [](const Waiter& w) { return !w.cancelled.stop_requested(); };
     const auto middle = std::stable_partition(waiters_.begin(), waiters_.end(), stays);
     std::move(middle, waiters_.end(), std::back_inserter(gone));
     waiters_.erase(middle, waiters_.end());

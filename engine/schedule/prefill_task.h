@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
 
  private:
   struct Waiter {
-    std::shared_ptr<std::atomic<bool>> cancelled;
+    std::stop_token cancelled;
     std::function<void(std::int64_t)> on_progress;
     Done done;
   };

@@ -142,9 +142,7 @@ class FakeEngine final : public Engine {
       if (queue_.empty()) return;
       auto [request, done] = std::move(queue_.front());
       queue_.pop_front();
-      const auto cancelled = [&] {
-        return stop_ || (request.cancelled && request.cancelled->load());
-      };
+      const auto cancelled = [&] { return stop_ || request.cancelled.stop_requested(); };
       while (closed_ && permits_ == 0 && !cancelled()) {
         if (!std::exchange(at_gate_, true)) changed_.notify_all();
         // `cancelled` has no condition variable, so it is polled.

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <future>
+#include <stop_token>
 #include <thread>
 
 #include "tests/support/harness/memory_remote.h"
@@ -147,6 +148,32 @@ TEST_F(PrefillRecallTest, AFailedPrefillEndsItsTurn) {
   failing(Status::exhausted("no memory"));
   at_b.get_future().wait();
   EXPECT_EQ(b->remote_stats().leases.own, 1u);
+}
+
+TEST_F(PrefillRecallTest, ACancelledOneDoesNotWaitForAnotherReplica) {
+  shared->leases = true;
+  a = open();
+  b = open();
+  std::promise<void> at_a, at_b;
+  PrefillRecall first(*a, [&](const ContextKey&, const PrefillRequest&, const PrefillTask::Done&) {
+    at_a.set_value();  // and it computes for ever
+  });
+  PrefillRecall second(*b,
+                       [&](const ContextKey&, const PrefillRequest& r, const PrefillTask::Done&) {
+                         EXPECT_TRUE(r.cancelled.stop_requested());
+                         at_b.set_value();
+                       });
+  first.start(test::recall_of(1), request(), [](const Result<PrefillResult>&) {});
+  at_a.get_future().wait();
+  std::stop_source cancelled;
+  PrefillRequest wanted = request();
+  wanted.cancelled = cancelled.get_token();
+  second.start(test::recall_of(1), std::move(wanted), [](const Result<PrefillResult>&) {});
+  while (shared->takes < 3) std::this_thread::yield();
+  auto submitted = at_b.get_future();
+  EXPECT_EQ(submitted.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  cancelled.request_stop();
+  submitted.wait();
 }
 
 TEST_F(PrefillRecallTest, StoppingEndsWhatWaitsAndSubmitsNothing) {

@@ -177,11 +177,12 @@ TEST_F(SchedulerTest, ACancelledPrefillLeavesTheOthersOfItsContent) {
   blocker->at_plan = [&gate] { gate.pass(); };
   ASSERT_TRUE(engine_->query(plain(), blocker).ok());
   const auto ids = random_ids(rng_, 100);
-  auto cancelled = std::make_shared<std::atomic<bool>>(true);
+  std::stop_source cancelled;
+  cancelled.request_stop();
   std::promise<Result<PrefillResult>> a, b;
   PrefillRequest first, second;
   first.token_ids = second.token_ids = ids;
-  first.cancelled = cancelled;
+  first.cancelled = cancelled.get_token();
   engine_->prefill(std::move(first), [&a](Result<PrefillResult> r) { a.set_value(std::move(r)); });
   engine_->prefill(std::move(second), [&b](Result<PrefillResult> r) { b.set_value(std::move(r)); });
   gate.open();
