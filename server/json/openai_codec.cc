@@ -134,16 +134,19 @@ void read_length(JsonReader& r, std::string_view member, std::int32_t& out) {
   out = static_cast<std::int32_t>(tokens);
 }
 
-/// Reads the answer's length under all its names, the newest last.
-void read_lengths(JsonReader& r, std::int64_t window, bool chat, std::int32_t& out) {
+/// Reads the answer's length under all its names, the newest last. `out` has the default of the
+/// path.
+void read_lengths(JsonReader& r, std::int64_t window, bool chat, SamplingOptions& out) {
   const auto whole = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
-  std::int64_t predict = out;
+  std::int64_t predict = out.max_tokens;
   r.integer("n_predict", predict, -1, std::numeric_limits<std::int32_t>::max());
   if (r.ok() && predict == 0) r.fail("n_predict", "n_predict is 0; it must be above 0, or -1");
-  if (r.ok()) out = predict < 0 ? whole : static_cast<std::int32_t>(predict);
-  read_length(r, "max_tokens", out);
-  if (chat) read_length(r, "max_completion_tokens", out);
+  if (r.ok()) out.max_tokens = predict < 0 ? whole : static_cast<std::int32_t>(predict);
+  read_length(r, "max_tokens", out.max_tokens);
+  if (chat) read_length(r, "max_completion_tokens", out.max_tokens);
+  out.max_tokens_asked = (r.has("n_predict") && predict > 0) || r.has("max_tokens") ||
+                         (chat && r.has("max_completion_tokens"));
 }
 
 bool is_token_id(const json::value& v) {
@@ -281,7 +284,7 @@ std::optional<JsonError> read_chat_completion(const json::value& body,
   SamplingOptions& sampling = q.sampling;
   sampling.max_tokens = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
-  read_lengths(r, window, true, sampling.max_tokens);
+  read_lengths(r, window, true, sampling);
   read_logprobs(r, sampling);
   read_answer_form(r, sampling);
   read_tools(r, q.tools);
@@ -300,7 +303,7 @@ std::optional<JsonError> read_completion(const json::value& body, const QueryDef
   read_prompts(r, out.n, out.query.prompts);
   SamplingOptions& sampling = out.query.sampling;
   sampling.max_tokens = 16;
-  read_lengths(r, window, false, sampling.max_tokens);
+  read_lengths(r, window, false, sampling);
   if (r.has("logprobs")) {
     std::int64_t top = 0;
     r.integer("logprobs", top, 0, kMaxTopLogprobs);

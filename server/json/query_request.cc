@@ -149,6 +149,7 @@ std::optional<JsonError> read_query(const json::value& body, const QueryDefaults
   std::int64_t max_tokens = out.sampling.max_tokens;
   r.integer("max_tokens", max_tokens, 1, 1 << 20);
   out.sampling.max_tokens = static_cast<std::int32_t>(max_tokens);
+  out.sampling.max_tokens_asked = r.has("max_tokens");
   read_sampling(r, out.sampling);
   read_logprobs(r, out.sampling);
   read_answer_form(r, out.sampling);

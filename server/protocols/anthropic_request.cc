@@ -310,6 +310,7 @@ std::optional<JsonError> read_anthropic(const json::value& body, bool count,
     r.number("top_p", top_p, 0.0001, 1);
     r.integer("top_k", top_k, 0, 1 << 20);
     sampling.max_tokens = static_cast<std::int32_t>(length);
+    sampling.max_tokens_asked = true;
     sampling.temperature = static_cast<float>(temperature);
     sampling.top_p = static_cast<float>(top_p);
     sampling.top_k = static_cast<std::int32_t>(top_k);

@@ -37,6 +37,7 @@ QueryBody chat_query(Call& call) {
   q.citations = false;
   q.sampling.temperature = 1;
   q.sampling.max_tokens = static_cast<std::int32_t>(call.model().engine->info().max_model_len);
+  q.sampling.max_tokens_asked = false;
   return q;
 }
 

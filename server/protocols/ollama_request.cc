@@ -73,6 +73,8 @@ void read_options(JsonReader& r, SamplingOptions& out) {
   out.presence_penalty = static_cast<float>(presence);
   out.frequency_penalty = static_cast<float>(frequency);
   out.top_k = static_cast<std::int32_t>(std::max<std::int64_t>(top_k, 0));
+  // -1 and -2 leave the length to the model.
+  out.max_tokens_asked = o.has("num_predict") && length > 0;
   if (length > 0) out.max_tokens = static_cast<std::int32_t>(length);
 }
 

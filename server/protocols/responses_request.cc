@@ -328,6 +328,7 @@ std::optional<JsonError> read_responses(const json::value& body, ResponsesBody& 
   r.number("temperature", temperature, 0, 2);
   r.number("top_p", top_p, 0.0001, 1);
   q.sampling.max_tokens = static_cast<std::int32_t>(length);
+  q.sampling.max_tokens_asked = r.has("max_output_tokens");
   q.sampling.temperature = static_cast<float>(temperature);
   q.sampling.top_p = static_cast<float>(top_p);
   Reader reader(r, out);

@@ -111,6 +111,7 @@ void ShadowChecker::check(ShadowSample& sample) {
   request.sampling.forced_tokens = sample.choices;
   request.sampling.max_tokens = static_cast<std::int32_t>(
       std::max<std::size_t>(1, sample.choices.size()));
+  request.sampling.max_tokens_asked = true;
   request.deadline = std::chrono::steady_clock::time_point::max();
   auto sink = std::make_shared<RecomputeSink>(sample);
   const Status status = runner_.run(std::move(request), sink);

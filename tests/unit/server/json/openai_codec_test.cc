@@ -120,6 +120,25 @@ TEST(OpenAiCodec, DefaultsAreTheProtocols) {
   EXPECT_EQ(c.query.sampling.temperature, 1);
 }
 
+TEST(OpenAiCodec, TellsWhetherALengthWasAskedFor) {
+  const auto asked = [](const std::string& more, bool of_chat) {
+    OpenAiBody b;
+    const auto e = of_chat ? chat(std::string("{") + kHi + more + "}", b)
+                           : completion(R"({"prompt":"x")" + more + "}", b);
+    EXPECT_FALSE(e) << e->message;
+    return b.query.sampling.max_tokens_asked;
+  };
+  for (const bool of_chat : {true, false}) {
+    EXPECT_FALSE(asked("", of_chat));
+    EXPECT_FALSE(asked(R"(,"max_tokens":null)", of_chat));
+    EXPECT_FALSE(asked(R"(,"n_predict":-1)", of_chat)) << "up to the window";
+    EXPECT_TRUE(asked(R"(,"max_tokens":2048)", of_chat));
+    EXPECT_TRUE(asked(R"(,"n_predict":5)", of_chat));
+    EXPECT_TRUE(asked(R"(,"n_predict":-1,"max_tokens":9)", of_chat));
+  }
+  EXPECT_TRUE(asked(R"(,"max_completion_tokens":7)", true));
+}
+
 TEST(OpenAiCodec, NullsAndHarmlessDefaultsAreTaken) {
   OpenAiBody b;
   const auto e = chat(

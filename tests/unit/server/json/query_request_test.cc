@@ -64,6 +64,15 @@ TEST(QueryRequest, ReadsPenaltiesBiasAndLogprobs) {
   EXPECT_FALSE(off.sampling.top_logprobs);
 }
 
+TEST(QueryRequest, TellsWhetherALengthWasAskedFor) {
+  QueryBody given, absent;
+  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","max_tokens":128})"), defaults(), given));
+  EXPECT_TRUE(given.sampling.max_tokens_asked);
+  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q"})"), defaults(), absent));
+  EXPECT_EQ(absent.sampling.max_tokens, 128);
+  EXPECT_FALSE(absent.sampling.max_tokens_asked);
+}
+
 TEST(QueryRequest, OptionsAreWordsNumbersAndSwitches) {
   QueryBody q;
   const auto e = read_query(

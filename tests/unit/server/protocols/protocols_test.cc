@@ -253,6 +253,28 @@ TEST_F(ProtocolsTest, ResponsesRefuseWhatIsNotThere) {
             400);
 }
 
+TEST_F(ProtocolsTest, TheEngineIsToldWhetherALengthWasAskedFor) {
+  const auto asked = [&](const std::string& path, const std::string& body) {
+    const auto r = post(path, body);
+    EXPECT_EQ(r.status, 200) << r.body;
+    return engine.last_request.sampling.max_tokens_asked;
+  };
+  EXPECT_TRUE(asked("/v1/messages", anthropic("")));
+  EXPECT_FALSE(asked("/v1/responses", R"({"input":"Hi"})"));
+  EXPECT_TRUE(asked("/v1/responses", R"({"input":"Hi","max_output_tokens":9})"));
+  const auto ollama = [&](const std::string& path, const std::string& more) {
+    const std::string turn = path == "/api/chat" ? R"("messages":[{"role":"user","content":"Hi"}])"
+                                                 : R"("prompt":"Hi")";
+    return asked(path, R"({"model":"default","stream":false,)" + turn + more + "}");
+  };
+  for (const char* path : {"/api/chat", "/api/generate"}) {
+    EXPECT_FALSE(ollama(path, ""));
+    EXPECT_FALSE(ollama(path, R"(,"options":{"temperature":0})"));
+    EXPECT_FALSE(ollama(path, R"(,"options":{"num_predict":-1})"));
+    EXPECT_TRUE(ollama(path, R"(,"options":{"num_predict":9})"));
+  }
+}
+
 TEST_F(ProtocolsTest, ErrorsNameTheFieldsOfTheProtocol) {
   const auto asked = [&](const std::string& path, const std::string& body) {
     const auto r = post(path, body);
