@@ -31,7 +31,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import disk_image
 from checks import Checks, Failed, Reference
 from expected import CLOCK_S, Expected, Writer, expiry_of, question
-from service import Client, Gone, Service, StartFailed
+from service import Client, Gone, Service, StartFailed, wait_for_end
 
 from damage import choose, in_record
 
@@ -145,10 +145,14 @@ class Rounds:
             raise Failed(f"a refusal without a way out: {reason}")
         self.ends["refused, then repaired"] += 1
         command = [self.options.binary, "store", "repair", "--path", store]
-        dry = subprocess.run(command, capture_output=True, text=True, check=False)
-        done = subprocess.run([*command, "--apply"], capture_output=True, text=True, check=False)
-        if dry.returncode not in (0, 2) or done.returncode != dry.returncode:
-            raise Failed(f"repair: {dry.returncode}, then {done.returncode} {done.stderr}")
+        dry, done = self.repair(command), self.repair([*command, "--apply"])
+        if dry not in (0, 2) or done != dry:
+            raise Failed(f"repair: {dry}, then {done}: see repair.log")
+
+    def repair(self, command):
+        log = self.path("repair.log")
+        with open(log, "ab") as out:
+            return wait_for_end(subprocess.Popen(command, stdout=out, stderr=out), log)
 
     def said(self, store, client):
         """Returns the ids that a repair named, and whether anything general was said."""
@@ -249,7 +253,7 @@ class Rounds:
         os.makedirs(to)
         for name in ("whole", "work"):
             disk_image.copy_folder(self.path(name), os.path.join(to, name))
-        for log in ("fill.log", "check.log", "after.log", "again.log"):
+        for log in ("fill.log", "check.log", "repair.log", "after.log", "again.log"):
             if os.path.exists(self.path(log)):
                 disk_image.copy_sparse(self.path(log), os.path.join(to, log))
 

@@ -234,7 +234,7 @@ def main():
             for number in range(options.first, options.first + options.rounds):
                 try:
                     rounds.run(number)
-                except Failed as error:
+                except (Failed, Gone) as error:
                     failures += 1
                     print(f"round {number}, seed {options.seed}: {error}", file=sys.stderr)
                     rounds.keep(number)

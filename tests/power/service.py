@@ -14,6 +14,32 @@ class StartFailed(Exception):
     pass
 
 
+class Gone(Exception):
+    """The service went away while it was asked."""
+
+
+class Stuck(Gone):
+    """A process did not end in time."""
+
+
+def wait_for_end(process, log):
+    """Waits for the end of a process and returns its exit code. Raises Stuck after a minute: the
+    process is killed, and what its threads were doing is added to the log."""
+    try:
+        return process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    with open(log, "ab") as out:
+        subprocess.run(
+            ["sh", "-c", 'command -v gdb >/dev/null || { echo "no gdb, no stacks"; exit; }; '
+             'exec gdb -batch -nx -p "$0" -ex "thread apply all backtrace"', str(process.pid)],
+            stdout=out, stderr=out, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    process.kill()
+    process.wait()
+    raise Stuck(f"{' '.join(process.args[:3])} did not end within a minute: see {log}")
+
+
 class Service:
     """A service on a store. `watched` holds the environment of unsynced_layer.cc, or is empty."""
 
@@ -69,10 +95,10 @@ class Service:
         raise StartFailed("the service is not ready after a minute")
 
     def stop(self, number=signal.SIGTERM):
-        """Ends the process and returns its exit code."""
+        """Ends the process and returns its exit code. Raises Stuck."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait()
+        return wait_for_end(self.process, self.log_path)
 
     def cut(self):
         """Ends the process at its next call that changes a file, or, where none comes within a
@@ -84,10 +110,6 @@ class Service:
             except subprocess.TimeoutExpired:
                 pass
         return self.stop(signal.SIGKILL)
-
-
-class Gone(Exception):
-    """The service went away while it was asked."""
 
 
 class Client:
