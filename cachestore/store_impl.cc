@@ -219,11 +219,17 @@ Status StoreImpl::recover() {
         return true;
       }));
   // What other parts of the service read of the record must be readable, or be salvaged here.
-  for (const Family family : {Family::kJobs, Family::kMeta}) {
-    if (options_.read_only) break;
-    QUIRE_RETURN_IF_ERROR(disk_->scan(family, {}, {}, false,
-                                      [](std::string_view, std::string_view) { return true; }));
-  }
+  const auto readable = [this](Family family, const std::string& begin, const std::string& end) {
+    return options_.read_only
+               ? Status()
+               : disk_->scan(family, begin, end, false,
+                             [](std::string_view, std::string_view) { return true; });
+  };
+  for (const Family family : {Family::kJobs, Family::kMeta})
+    QUIRE_RETURN_IF_ERROR(readable(family, {}, {}));
+  for (const char kind : {kRevisionKind, kWaitingKind})
+    QUIRE_RETURN_IF_ERROR(
+        readable(Family::kCatalog, std::string(1, kind), std::string(1, kind + 1)));
   const auto followed = disk_->get(Family::kMeta, kCatalogIdentityRecord);
   if (!followed.ok() && followed.code() != Code::kNotFound) return followed.status();
   follows_ = followed.ok();

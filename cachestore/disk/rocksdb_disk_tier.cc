@@ -21,6 +21,7 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/disk/extent_files.h"
+#include "cachestore/disk/log_order.h"
 #include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_options.h"
@@ -266,6 +267,11 @@ Status RocksDbTier::open_database() {
   if (!there && holds_record(folder_.db()))
     return Status(Code::kCorruption,
                   "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
+                  "disk.path");
+  if (const auto logs = misplaced_logs(folder_.db()); !logs.empty())
+    return Status(Code::kCorruption,
+                  "the log " + logs.front() + " of the record in '" + folder_.db() +
+                      "' has the content of another one",
                   "disk.path");
   if (there) {
     const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);

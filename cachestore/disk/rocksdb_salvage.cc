@@ -20,6 +20,8 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "cachestore/disk/log_order.h"
+#include "cachestore/disk/log_pieces.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_options.h"
@@ -101,6 +103,7 @@ class Salvage {
   Result<RepairReport> run();
 
  private:
+  bool find_bad_logs();
   Status open_old();
   Status open(const std::string& path, bool copy, Database* out);
   Status copy_record(const std::string& to);
@@ -136,6 +139,7 @@ class Salvage {
   ::rocksdb::WriteBatch batch_;
   Status write_error_;
   RepairReport report_;
+  std::map<std::string, std::string> bad_logs_;         ///< what is left of each; empty: nothing
   std::set<std::pair<std::string, std::string>> seen_;  ///< every document with any record
   std::map<std::string, std::string> texts_;            ///< NDJSON by namespace
 };
@@ -192,6 +196,10 @@ Status Salvage::copy_record(const std::string& to) {
     if (!e.is_regular_file(ec)) continue;
     const fs::path target = fs::path(to) / e.path().filename();
     std::error_code failed;
+    if (const auto bad = bad_logs_.find(e.path().filename().string()); bad != bad_logs_.end()) {
+      std::ofstream(target, std::ios::binary) << bad->second;
+      continue;
+    }
     if (e.path().extension() == ".sst") {
       if (is_another_table(e.path())) {
         report_.may_lack_documents = true;
@@ -273,13 +281,38 @@ Status Salvage::rebuild(const std::string& copy) {
                    "rebuild the list of tables");
 }
 
+/// Finds the logs that RocksDB cannot read without harm: it would end the process, or never end.
+/// Returns whether there is none.
+bool Salvage::find_bad_logs() {
+  for (const std::string& log : misplaced_logs(folder_.db())) {
+    report_.may_lack_documents = true;
+    note_damage("log " + log + " has the content of another one");
+    bad_logs_.emplace(log, "");
+  }
+  std::error_code ec;
+  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
+    const std::string name = e.path().filename().string();
+    if (e.path().extension() != ".log" || bad_logs_.contains(name)) continue;
+    std::ifstream in(e.path(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    const LogRecords found = log_records(bytes);
+    if (!found.stops_reader) continue;
+    note_damage("log " + name + " is damaged");
+    std::string& left = bad_logs_[name];
+    for (const std::string& record : found.records) append_log_record(left, record);
+  }
+  return bad_logs_.empty();
+}
+
 /// Opens the old record so that all of it that is left can be read in order: as it is, then without
 /// what is missing of its log, then with a new list of its tables.
 Status Salvage::open_old() {
-  Status status = open(folder_.db(), /*copy=*/false, &old_);
-  if (status.ok()) status = read_all(old_);
-  if (status.ok()) return {};
-  note_damage(status.message());
+  if (find_bad_logs()) {
+    Status status = open(folder_.db(), /*copy=*/false, &old_);
+    if (status.ok()) status = read_all(old_);
+    if (status.ok()) return {};
+    note_damage(status.message());
+  }
   if (!old_.db) {
     const std::string copy = work_ + "/as-it-is";
     QUIRE_RETURN_IF_ERROR(copy_record(copy));

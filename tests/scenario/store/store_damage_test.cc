@@ -520,6 +520,39 @@ TEST_F(StoreDamage, ATableWithTheContentOfAnotherIsLeftOut) {
   }
 }
 
+TEST_F(StoreDamage, ALogWithTheContentOfAnotherIsLeftOut) {
+  write_documents(/*crash=*/true);
+  begin_another_log();
+  const auto logs = files(".log");
+  ASSERT_EQ(logs.size(), 2u);
+  const std::string first = read(logs.front()), second = read(logs.back());
+  for (const bool swapped : {false, true}) {
+    SCOPED_TRACE(swapped);
+    // Longer than the manifest knows it, as only a shorter one is noticed by RocksDB.
+    write(logs.front(), second + std::string(first.size(), '\0'));
+    write(logs.back(), swapped ? first : second);
+    ASSERT_EQ(open().code(), Code::kCorruption);
+    const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+    ASSERT_OK(report);
+    EXPECT_TRUE(report->may_lack_documents) << summary(*report);
+    ASSERT_FALSE(report->damage.empty());
+    EXPECT_NE(report->damage.front().find("has the content of another one"), std::string::npos);
+  }
+}
+
+TEST_F(StoreDamage, ALogOfOtherBytesDoesNotHoldARepairUp) {
+  write_documents(/*crash=*/true);
+  begin_another_log();
+  // Bytes that RocksDB takes for the header of a recycled log, in front of a whole block and
+  // behind.
+  const auto log = files(".log").back();
+  write(log, std::string(40'000, '\6') + read(log));
+  const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+  ASSERT_OK(report);
+  EXPECT_FALSE(report->damage.empty());
+  EXPECT_EQ(report->documents, kDocuments) << "what the tables have";
+}
+
 TEST_F(StoreDamage, VerifyTellsOfAPartOfTheRecordThatCannotBeRead) {
   constexpr std::uint64_t kMany = 8 * kDocuments;
   write_documents(/*crash=*/false, 0, kMany);

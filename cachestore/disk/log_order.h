@@ -1,0 +1,15 @@
+/// Finds logs of a record that are not what their names say.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace quire {
+
+/// Returns the names of the logs in a folder whose writes do not follow those of the logs before
+/// them: such a file has the content of another one. RocksDB ends the process where it reads one.
+/// Of logs that contradict each other, as many as possible are taken for right. Logs whose
+/// beginning cannot be read are not named.
+std::vector<std::string> misplaced_logs(const std::string& folder);
+
+}  // namespace quire
