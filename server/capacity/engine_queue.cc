@@ -79,6 +79,7 @@ void EngineQueue::collect(const std::function<void(std::uint64_t id)>& prompt_do
     prompt_done(done.id);
   }
   admit();
+  if (!busy()) idle_since_ = now_;
   // Sums stay small, so that they stay exact.
   if (prompts_.empty()) prompt_progress_ = 0;
   if (answers_.empty()) answer_progress_ = 0;

@@ -38,6 +38,8 @@ class EngineQueue {
   void collect(const std::function<void(std::uint64_t id)>& prompt_done);
 
   bool busy() const { return !prompts_.empty() || !answers_.empty(); }
+  /// Returns for how long nothing has run, at the time of the last advance().
+  double idle_seconds() const { return busy() ? 0 : now_ - idle_since_; }
   std::size_t waiting() const { return waiting_.size(); }
   double busy_seconds() const { return busy_seconds_; }
 
@@ -64,7 +66,7 @@ class EngineQueue {
 
   const Rates* rates_;
   std::uint32_t max_running_;
-  double now_ = 0, speed_ = 1, busy_seconds_ = 0;
+  double now_ = 0, speed_ = 1, busy_seconds_ = 0, idle_since_ = -kNever;
   double prompt_progress_ = 0, answer_progress_ = 0;
   Heap prompts_, answers_;
   std::deque<Waiting> waiting_;

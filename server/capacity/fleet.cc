@@ -328,9 +328,14 @@ void Fleet::arrive(const Arrivals::Arrival& arrival) {
 }
 
 void Fleet::ready(std::uint64_t flight) {
-  const Flight& f = flights_[flight];
-  touch_engine(f.replica,
-               [&](EngineQueue& engine) { engine.add(flight, f.work, f.answer_tokens); });
+  Flight& f = flights_[flight];
+  touch_engine(f.replica, [&](EngineQueue& engine) {
+    if (engine.idle_seconds() >= rates_.idle_seconds) {
+      f.work += rates_.idle_ms / 1000;
+      f.alone += rates_.idle_ms / 1000;
+    }
+    engine.add(flight, f.work, f.answer_tokens);
+  });
 }
 
 /// Changes what an engine has to do, and all that follows for the replicas of its host.
@@ -435,7 +440,7 @@ FleetResult Fleet::run() {
     r.evictions += replica.store.disk().evictions();
   }
   for (const double bytes : network_)
-    r.network_peak = std::max(r.network_peak, bytes / kPeakSeconds);
+    r.network_peak = std::max(r.network_peak, bytes / std::min(kPeakSeconds, until));
   r.remote_used = static_cast<double>(remote_.used_bytes()) / options_.sample_remote;
   r.remote_contexts = static_cast<std::uint64_t>(static_cast<double>(remote_.size()) /
                                                  options_.sample_remote);

@@ -87,6 +87,8 @@ std::string rates_json(const Rates& rates) {
                  {"stored_bytes_per_context", rates.stored_bytes_per_context},
                  {"disk_bytes_beside", rates.disk_bytes_beside},
                  {"request_ms", rates.request_ms},
+                 {"idle_ms", rates.idle_ms},
+                 {"idle_seconds", rates.idle_seconds},
                  {"question_ms_per_token", rates.question_ms_per_token},
                  {"prefill", points_json(rates.prefill, "tokens")},
                  {"dram", place_json(rates.dram)},
@@ -119,6 +121,8 @@ Result<Rates> parse_rates(std::string_view text) {
            "stored_bytes_per_token must be bytes_per_token at least, as all KV is stored");
   r.number("disk_bytes_beside", out.disk_bytes_beside, 0, kMost);
   r.number("request_ms", out.request_ms, 0, kMost, JsonNeed::kRequired);
+  r.number("idle_ms", out.idle_ms, 0, kMost);
+  r.number("idle_seconds", out.idle_seconds, 1e-3, kMost);
   r.number("question_ms_per_token", out.question_ms_per_token, 0, kMost, JsonNeed::kRequired);
   read_points(r, "prefill", "tokens", out.prefill);
   read_place(r, "dram", out.dram, JsonNeed::kRequired);

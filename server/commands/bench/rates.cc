@@ -42,6 +42,7 @@ struct RateFlags {
   std::vector<std::int64_t> words{150, 600, 1500}, answers{1, 2, 4, 8};
   std::vector<std::string> beside;
   std::int64_t repeats = 5, answer_tokens = 48, host_seconds = 3;
+  double idle_seconds = 1;
   std::uint64_t seed = 7;
   std::string strategy = "reuse", out;
 };
@@ -81,6 +82,9 @@ class RateRun {
   Status evict(const char* tier, const Document& document);
   /// Waits until all blocks of a document are in the store, or in the shared tier.
   Status wait_written(const Document& document, bool shared);
+  Status measure_idle(capacity::Rates& rates);
+  /// Returns false where it was interrupted.
+  bool pause(double seconds) const;
   Status measure_answers(capacity::Rates& rates);
   Status measure_host(capacity::Rates& rates);
   Result<double> full_prefills(int services);
@@ -276,6 +280,33 @@ Status RateRun::measure_length(std::int64_t words) {
   return {};
 }
 
+bool RateRun::pause(double seconds) const {
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < until && !interrupt_.requested())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return !interrupt_.requested();
+}
+
+/// Asks in turn after a pause and at once, and takes what the pause costs.
+Status RateRun::measure_idle(capacity::Rates& rates) {
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(flags_.words.front(), 1));
+  const std::vector<const Document*> one{&documents.front()};
+  QUIRE_RETURN_IF_ERROR(measure(RateTier::kComputed, one, 0).status());
+  QUIRE_RETURN_IF_ERROR(wait_written(documents.front(), shared_));
+  QUIRE_RETURN_IF_ERROR(measure(RateTier::kDram, one, 0).status());
+  std::vector<double> after_pause, at_once;
+  for (std::int64_t i = 0; i < flags_.repeats; ++i) {
+    if (!pause(flags_.idle_seconds)) return interrupted();
+    for (auto* times : {&after_pause, &at_once}) {
+      QUIRE_ASSIGN_OR_RETURN(const double ms, measure(RateTier::kDram, one, 0));
+      times->push_back(ms);
+    }
+  }
+  rates.idle_seconds = flags_.idle_seconds;
+  rates.idle_ms = std::max(0.0, median(after_pause) - median(at_once));
+  return {};
+}
+
 /// Decodes several answers at once, and takes what each further token took.
 Status RateRun::measure_answers(capacity::Rates& rates) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(flags_.words.front(), 1));
@@ -386,6 +417,7 @@ Result<capacity::Rates> RateRun::run() {
     QUIRE_RETURN_IF_ERROR(describe(rates));
     for (const std::int64_t words : flags_.words) QUIRE_RETURN_IF_ERROR(measure_length(words));
     fit_stored(stored_, rates);
+    QUIRE_RETURN_IF_ERROR(measure_idle(rates));
     QUIRE_RETURN_IF_ERROR(measure_answers(rates));
     QUIRE_RETURN_IF_ERROR(measure_host(rates));
     return fit_rates(samples_, rates);
@@ -434,6 +466,10 @@ void add_bench_rates_command(CLI::App& bench, CommandRun& run) {
       ->capture_default_str();
   c->add_option("--repeats", f.repeats, "Questions of each kind; their median counts")
       ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  c->add_option("--idle-seconds", f.idle_seconds,
+                "Pause before questions that tell what the first one after a pause costs")
+      ->check(CLI::Range(0.001, 600.0))
       ->capture_default_str();
   c->add_option("--beside", f.beside,
                 "Further services on the same host, with commas between: measures how much "

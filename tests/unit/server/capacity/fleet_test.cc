@@ -64,6 +64,19 @@ TEST(Fleet, TimesAreThoseOfTheTiers) {
   EXPECT_NEAR(r.backlog_seconds, 2, 1e-6) << "the last question's own time";
 }
 
+TEST(Fleet, TheFirstQuestionAfterAPauseCostsMore) {
+  Rates r = rates();
+  r.idle_ms = 500;
+  r.idle_seconds = 55;
+  // The second one comes 50 s after the answer to the first, the third 59 s after the second's.
+  const FleetResult each = run(minutes({1, 1, 1}), r, {});
+  EXPECT_NEAR(each.ttft_mean, (10.5 + 1 + 1.5) / 3, 1e-6);
+  EXPECT_NEAR(each.wait_mean, 0, 1e-6) << "nobody waits for others";
+  r.idle_seconds = 60;
+  EXPECT_NEAR(run(minutes({1, 1, 1}), r, {}).ttft_mean, (10.5 + 1 + 1) / 3, 1e-6)
+      << "nothing has run before the first";
+}
+
 TEST(Fleet, AnotherReplicaReadsTheSharedTier) {
   FleetOptions o;
   o.replicas = 2;
@@ -79,6 +92,19 @@ TEST(Fleet, AnotherReplicaReadsTheSharedTier) {
   o.routing = Routing::kAffinity;
   r = run(minutes({1, 1, 1, 1}), rates(), o);
   EXPECT_DOUBLE_EQ(r.share(r.dram_tokens), 0.75);
+}
+
+TEST(Fleet, ThePeakOfAShortTraceIsNoLessThanItsMean) {
+  Rates r = rates();
+  r.prefill = {{100, 1}};
+  std::vector<TraceRequest> requests;
+  for (std::uint64_t i = 0; i < 4; ++i)
+    requests.push_back({static_cast<double>(i), i, 1, 1, {{i, 100}}});
+  FleetOptions o;
+  o.remote = true;
+  const FleetResult got = run(Trace(std::move(requests)), r, o);
+  EXPECT_EQ(got.remote_written, 400);
+  EXPECT_GE(got.network_peak, 0.99 * got.remote_written / got.seconds);
 }
 
 TEST(Fleet, WhatTwoReplicasComputeAtOnceIsCounted) {

@@ -12,6 +12,8 @@ Rates example() {
   r.bytes_per_token = 1000;
   r.stored_bytes_per_token = 1100;
   r.request_ms = 5;
+  r.idle_ms = 3;
+  r.idle_seconds = 0.5;
   r.question_ms_per_token = 0.5;
   r.prefill = {{100, 50}, {1000, 700}};
   r.dram = {1, 0.01};
@@ -61,6 +63,7 @@ TEST(Rates, ErrorsNameTheField) {
   };
   EXPECT_EQ(field("quire-rates-1", "other"), "format");
   EXPECT_EQ(field("\"request_ms\"", "\"request\""), "request_ms");
+  EXPECT_EQ(field("\"idle_seconds\":5E-1", "\"idle_seconds\":0"), "idle_seconds");
   EXPECT_EQ(field("\"answers\":4", "\"answers\":1"), "decode[1].answers");
   EXPECT_EQ(field("\"model\"", "\"modell\""), "modell");
   EXPECT_EQ(field("\"stored_bytes_per_token\":1100.0", "\"stored_bytes_per_token\":5"),
