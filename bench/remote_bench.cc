@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <random>
 #include <string>
@@ -67,8 +68,23 @@ void fill(RemoteTier& tier, const Settings& set) {
   }
 }
 
+/// The newest contexts, as a memory tier keeps them: what goes makes room for what comes.
+class Newest {
+ public:
+  void add(RecalledSegment segment) {
+    const std::lock_guard lock(mu_);
+    newest_.push_back(std::move(segment));
+    if (newest_.size() > kKept) newest_.pop_front();
+  }
+
+ private:
+  static constexpr std::size_t kKept = 8;
+  std::mutex mu_;
+  std::deque<RecalledSegment> newest_;  // guarded by mu_
+};
+
 /// Reads all contexts, asked for at once, and returns the seconds.
-double read_all(RemoteCache& cache, const Settings& set) {
+double read_all(RemoteCache& cache, Newest& newest, const Settings& set) {
   std::mutex mu;
   std::condition_variable changed;
   std::uint32_t found = 0;
@@ -83,6 +99,7 @@ double read_all(RemoteCache& cache, const Settings& set) {
     wanted.deadline = begun + std::chrono::minutes(2);
     cache.recall(wanted, [&](Result<RecalledSegment> segment) {
       must(segment.status());
+      newest.add(std::move(*segment));
       const std::lock_guard lock(mu);
       ++found;
       changed.notify_all();
@@ -103,11 +120,12 @@ int run(const Settings& set) {
   for (const auto& tier : *tiers) fill(*tier, set);
   RemoteCache cache(options, std::move(*tiers));
   const double bytes = 1024.0 * set.contexts * set.values * set.value_kib;
-  (void)read_all(cache, set);  // connections, pages
+  Newest newest;
+  (void)read_all(cache, newest, set);  // connections, pages
   std::printf("{\"settings\": {\"contexts\": %u, \"values\": %u, \"value_kib\": %u}, \"rows\": [",
               set.contexts, set.values, set.value_kib);
   for (int round = 0; round < set.rounds; ++round) {
-    const double seconds = read_all(cache, set);
+    const double seconds = read_all(cache, newest, set);
     std::printf("%s\n  {\"seconds\": %.4f, \"mib_per_s\": %.1f}", round == 0 ? "" : ",", seconds,
                 bytes / seconds / (1 << 20));
   }

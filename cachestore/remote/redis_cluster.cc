@@ -19,6 +19,14 @@ constexpr auto kLookForReplicas = std::chrono::seconds(10);
 constexpr auto kReplicaPause = std::chrono::seconds(10);
 /// Idle connections kept to one node.
 constexpr std::size_t kMaxIdle = 8;
+/// Bytes of replies under way in one connection. The least was measured on one machine: with more,
+/// what the server writes no longer fits its cores' caches.
+constexpr double kLeastUnderWay = 512u << 10, kMostUnderWay = 16u << 20;
+/// The fastest network that is kept busy.
+constexpr double kBytesPerMs = 2.5e6;
+/// Where even the fastest of the last answers took so long, the distance counts, though the next
+/// hop may be near: a proxy.
+constexpr double kFarMs = 5;
 
 constexpr std::array<std::uint16_t, 256> make_crc_table() {
   std::array<std::uint16_t, 256> table{};
@@ -100,7 +108,7 @@ struct RedisCluster::Topology {
 
 struct RedisCluster::Work {
   std::span<const std::string> commands;
-  std::size_t window = 1;
+  Pipeline pipeline;
   const TakeReply& take;
   const PlaceReply& place;
   std::vector<std::size_t> open;  ///< to be sent, in order
@@ -313,57 +321,87 @@ Result<RedisCluster::Topology> RedisCluster::learn_from_any(std::span<const Remo
   return last;
 }
 
+double RedisCluster::AnswerTimes::shortest() const {
+  return added == 0 ? 0
+                    : *std::min_element(last.begin(), last.begin() + std::min(added, last.size()));
+}
+
+/// Returns how many commands may be under way.
+std::size_t RedisCluster::window(const RemoteHost& host, const RedisConnection& connection,
+                                 Pipeline pipeline) {
+  if (pipeline.reply_bytes == 0) return pipeline.most;
+  double ms = 0;
+  {
+    const std::lock_guard lock(mu_);
+    ms = answer_times_[host].shortest();
+  }
+  if (ms < kFarMs)
+    ms = std::chrono::duration<double, std::milli>(connection.shortest_round_trip()).count();
+  const double bytes = std::clamp(2 * ms * kBytesPerMs, kLeastUnderWay, kMostUnderWay);
+  return std::clamp<std::size_t>(
+      static_cast<std::size_t>(bytes / static_cast<double>(pipeline.reply_bytes)), 1,
+      pipeline.most);
+}
+
 /// Sends the open commands to one node. On return without an error `work.moved` and `work.asked`
 /// hold those that other nodes must answer, and nothing is open.
 Status RedisCluster::run_at(const RemoteHost& host, Work& work, Deadline deadline) {
   QUIRE_ASSIGN_OR_RETURN(Connection c, connection(host, deadline));
   std::string text;
-  while (!work.open.empty()) {
-    const std::size_t n = std::min(work.window, work.open.size());
-    text.clear();
-    if (work.of_replica) append_redis_command(text, {"READONLY"});
-    for (std::size_t i = 0; i < n; ++i) {
-      if (work.asking) append_redis_command(text, {"ASKING"});
-      text += work.commands[work.open[i]];
+  if (work.of_replica) append_redis_command(text, {"READONLY"});
+  const std::size_t count = work.open.size(), most = window(host, *c, work.pipeline);
+  const auto begun = Clock::now();
+  for (std::size_t i = 0, sent = 0; i < count; ++i) {
+    // More is asked for once half of them have come, so that the node never waits for us.
+    if (sent < count && 2 * (sent - i) <= most) {
+      for (; sent < count && sent - i < most; ++sent) {
+        if (work.asking) append_redis_command(text, {"ASKING"});
+        text += work.commands[work.open[sent]];
+      }
+      QUIRE_RETURN_IF_ERROR(c->send(text, deadline));
+      text.clear();
     }
-    QUIRE_RETURN_IF_ERROR(c->send(text, deadline));
-    if (work.of_replica) {
+    if (i == 0 && work.of_replica) {
       // A server without a cluster refuses the command, and reads of its replica need none.
       QUIRE_ASSIGN_OR_RETURN(const RedisReply reply, c->receive(deadline));
       if (reply.is_error("NOPERM"))
         return Status::not_found(host.name + " lets this client read no replica: " + reply.text);
     }
-    for (std::size_t i = 0; i < n; ++i) {
-      if (work.asking) QUIRE_RETURN_IF_ERROR(c->receive(deadline).status());
-      const std::size_t index = work.open[i];
-      RedisReplyStream::PlaceString place;
-      if (work.place) place = [&](std::size_t bytes) { return work.place(index, bytes); };
-      QUIRE_ASSIGN_OR_RETURN(RedisReply reply, c->receive(deadline, place));
-      work.used = true;
-      const bool moved = reply.is_error("MOVED");
-      if (moved || reply.is_error("ASK")) {
-        const auto target = target_of(reply, host);
-        if (!target) return Status::io(host.name + " sent an odd redirection: " + reply.text);
-        (moved ? work.moved : work.asked)[*target].push_back(index);
-      } else if (passes_by(reply)) {
-        return Status::unavailable(host.name + " refuses work: " + reply.text);
-      } else if (reply.is_error("NOAUTH") || reply.is_error("NOPERM")) {
-        return Status(Code::kFailedPrecondition,
-                      host.name + " refuses this client: " + reply.text +
-                          "; name a user that may read and write keys of quire in remote.url",
-                      "remote.url");
-      } else {
-        QUIRE_RETURN_IF_ERROR(work.take(index, std::move(reply)));
-      }
+    if (work.asking) QUIRE_RETURN_IF_ERROR(c->receive(deadline).status());
+    const std::size_t index = work.open[i];
+    RedisReplyStream::PlaceString place;
+    if (work.place) place = [&](std::size_t bytes) { return work.place(index, bytes); };
+    QUIRE_ASSIGN_OR_RETURN(
+        RedisReply reply,
+        c->receive(deadline, place, to_size((sent - i - 1) * work.pipeline.reply_bytes)));
+    work.used = true;
+    const bool moved = reply.is_error("MOVED");
+    if (moved || reply.is_error("ASK")) {
+      const auto target = target_of(reply, host);
+      if (!target) return Status::io(host.name + " sent an odd redirection: " + reply.text);
+      (moved ? work.moved : work.asked)[*target].push_back(index);
+    } else if (passes_by(reply)) {
+      return Status::unavailable(host.name + " refuses work: " + reply.text);
+    } else if (reply.is_error("NOAUTH") || reply.is_error("NOPERM")) {
+      return Status(Code::kFailedPrecondition,
+                    host.name + " refuses this client: " + reply.text +
+                        "; name a user that may read and write keys of quire in remote.url",
+                    "remote.url");
+    } else {
+      QUIRE_RETURN_IF_ERROR(work.take(index, std::move(reply)));
     }
-    work.open.erase(work.open.begin(), work.open.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  work.open.clear();
+  if (count == 1) {
+    const std::lock_guard lock(mu_);
+    answer_times_[host].add(ms_between(begun, Clock::now()));
   }
   keep(host, std::move(c));
   return {};
 }
 
 Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> commands,
-                         std::size_t window, Deadline deadline, const TakeReply& take,
+                         Pipeline pipeline, Deadline deadline, const TakeReply& take,
                          const PlaceReply& place) {
   QUIRE_ASSIGN_OR_RETURN(auto known, topology(deadline));
   std::optional<RemoteHost> owner = known->node(slot);
@@ -379,7 +417,7 @@ Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> comman
     for (const bool asking : {false, true}) {
       for (auto& [host, open] : asking ? asked : moved) {
         Work work{.commands = commands,
-                  .window = std::max<std::size_t>(1, window),
+                  .pipeline = pipeline,
                   .take = take,
                   .place = place,
                   .open = std::move(open),
@@ -420,7 +458,7 @@ Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> comman
 }
 
 Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::string> commands,
-                                    std::size_t window, Deadline deadline, const TakeReply& take,
+                                    Pipeline pipeline, Deadline deadline, const TakeReply& take,
                                     const PlaceReply& place) {
   QUIRE_ASSIGN_OR_RETURN(const auto known, topology(deadline));
   const auto replicas = known->replicas_of(slot);
@@ -440,7 +478,7 @@ Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::str
     return Status::not_found("slot " + std::to_string(slot) + " has no replica that can be read");
   const RemoteHost& host = *chosen;
   Work work{.commands = commands,
-            .window = std::max<std::size_t>(1, window),
+            .pipeline = pipeline,
             .take = take,
             .place = place,
             .open = {},

@@ -3,6 +3,7 @@
 /// are here.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -37,19 +38,27 @@ class RedisCluster {
   /// RedisReplyStream::PlaceString does.
   using PlaceReply = std::function<std::span<std::byte>(std::size_t index, std::size_t bytes)>;
 
+  /// How many commands are under way at once.
+  struct Pipeline {
+    std::size_t most = 1;
+    /// About how long each reply is: no more are under way than keep the connection busy. 0: not
+    /// known.
+    std::uint64_t reply_bytes = 0;
+  };
+
   explicit RedisCluster(RedisServer server);
   ~RedisCluster();
 
-  /// Sends encoded commands on keys of one slot, `window` at a time, and passes each reply on, in
-  /// any order. Redirections (MOVED, ASK) and a node that was replaced are followed a few times.
-  /// Errors: those of RedisConnection, and kUnavailable (redirected in a circle; the cluster is
-  /// down, loading or read-only).
-  Status run(std::uint16_t slot, std::span<const std::string> commands, std::size_t window,
+  /// Sends encoded commands on keys of one slot and passes each reply on, in any order.
+  /// Redirections (MOVED, ASK) and a node that was replaced are followed a few times. Errors: those
+  /// of RedisConnection, and kUnavailable (redirected in a circle; the cluster is down, loading or
+  /// read-only).
+  Status run(std::uint16_t slot, std::span<const std::string> commands, Pipeline pipeline,
              Deadline deadline, const TakeReply& take, const PlaceReply& place = {});
   /// Sends reads to a replica of the slot's node, which may lack what was written a moment ago.
   /// Further errors: kNotFound (no replica is known, or it may not be read).
   Status run_at_replica(std::uint16_t slot, std::span<const std::string> commands,
-                        std::size_t window, Deadline deadline, const TakeReply& take,
+                        Pipeline pipeline, Deadline deadline, const TakeReply& take,
                         const PlaceReply& place = {});
   /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
   void stop() { stopping_ = true; }
@@ -73,6 +82,15 @@ class RedisCluster {
   /// Commands that wait for a reply, and where they go next.
   struct Work;
   Status run_at(const RemoteHost& host, Work& work, Deadline deadline);
+  std::size_t window(const RemoteHost& host, const RedisConnection& connection, Pipeline pipeline);
+
+  /// Milliseconds of a node's last answers to single commands.
+  struct AnswerTimes {
+    std::array<double, 8> last{};
+    std::size_t added = 0;
+    void add(double ms) { last[added++ % last.size()] = ms; }
+    double shortest() const;
+  };
 
   const RedisServer server_;
   std::atomic<bool> stopping_{false};
@@ -82,6 +100,7 @@ class RedisCluster {
   std::map<RemoteHost, Clock::time_point> paused_replicas_;  // guarded by mu_; until when
   std::vector<RemoteHost> known_;                       // guarded by mu_; nodes of the last one
   std::map<RemoteHost, std::vector<Connection>> idle_;  // guarded by mu_
+  std::map<RemoteHost, AnswerTimes> answer_times_;      // guarded by mu_
 };
 
 }  // namespace quire

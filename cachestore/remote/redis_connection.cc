@@ -1,12 +1,14 @@
 #include "cachestore/remote/redis_connection.h"
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,6 +32,13 @@ Status broken(const std::string& peer, const std::string& why) {
   return Status::unavailable("the connection to " + peer + " broke: " + why);
 }
 
+/// Where so many bytes are expected, a wait goes on for half of them, but at most for this many.
+/// The server goes on to send meanwhile, as it has been asked for more.
+constexpr std::size_t kWorthWaiting = 32u << 10, kMostAwaited = 256u << 10;
+/// Times of such a wait: first the thread lets others run, which costs less than to sleep and be
+/// woken, then it sleeps.
+constexpr auto kYieldTime = std::chrono::microseconds(50);
+constexpr int kSleepMs = 2;
 /// Longest wait between two looks at whether the caller stops, in milliseconds.
 constexpr std::int64_t kLookMs = 50;
 
@@ -172,16 +181,28 @@ class RedisConnection::Stream {
     }
     return {};
   }
-  /// Waits for at least one byte and returns how many came.
-  virtual Result<std::size_t> read_some(char* to, std::size_t most, Clock::time_point deadline) {
+  /// As RedisReplyStream::ReadSome.
+  virtual Result<std::size_t> read_some(std::span<char> to, std::span<char> then,
+                                        std::size_t expected, Clock::time_point deadline) {
     for (;;) {
-      const ssize_t n = ::recv(socket_.fd(), to, most, 0);
+      iovec parts[] = {{to.data(), to.size()}, {then.data(), then.size()}};
+      msghdr message{};
+      message.msg_iov = parts;
+      message.msg_iovlen = then.empty() ? 1 : 2;
+      const ssize_t n = ::recvmsg(socket_.fd(), &message, 0);
       if (n > 0) return static_cast<std::size_t>(n);
       if (n == 0) return broken(peer_, "it was closed");
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) return broken(peer_, std::strerror(errno));
+      if (wait_for_many(expected)) continue;
       QUIRE_RETURN_IF_ERROR(wait_for(socket_.fd(), POLLIN, deadline, peer_, stopping_));
     }
+  }
+  std::chrono::microseconds shortest_round_trip() const {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (::getsockopt(socket_.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+    return std::chrono::microseconds(info.tcpi_min_rtt);
   }
 
  protected:
@@ -198,6 +219,34 @@ class RedisConnection::Stream {
   Socket socket_;
   const std::string peer_;
   const std::atomic<bool>& stopping_;
+
+ private:
+  /// Waits a moment until many of the expected bytes have come, and returns whether it is worth to
+  /// look: waking a thread for each segment of a value costs more than receiving it. What is
+  /// expected may never come, so the next wait ends with the first byte.
+  bool wait_for_many(std::size_t expected) {
+    bool come = false;
+    if (expected >= kWorthWaiting) {
+      const int many = static_cast<int>(std::min(expected / 2, kMostAwaited));
+      const auto until = Clock::now() + kYieldTime;
+      do {
+        ::sched_yield();
+        int waiting = 0;
+        if (::ioctl(socket_.fd(), FIONREAD, &waiting) == 0 && waiting >= many) return true;
+      } while (Clock::now() < until);
+      wake_after(many);
+      pollfd poll_fd{socket_.fd(), POLLIN, 0};
+      come = ::poll(&poll_fd, 1, kSleepMs) > 0;
+    }
+    if (!come) wake_after(1);
+    return come;
+  }
+  void wake_after(int bytes) {
+    if (bytes == awaited_) return;
+    awaited_ = bytes;
+    (void)::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+  }
+  int awaited_ = 1;
 };
 
 class RedisConnection::Tls final : public Stream {
@@ -221,9 +270,10 @@ class RedisConnection::Tls final : public Stream {
     }
   }
 
-  Result<std::size_t> read_some(char* to, std::size_t most, Clock::time_point deadline) override {
+  Result<std::size_t> read_some(std::span<char> to, std::span<char> /*then*/,
+                                std::size_t /*expected*/, Clock::time_point deadline) override {
     for (;;) {
-      const int n = SSL_read(ssl_.get(), to, static_cast<int>(most));
+      const int n = SSL_read(ssl_.get(), to.data(), static_cast<int>(to.size()));
       if (n > 0) return static_cast<std::size_t>(n);
       QUIRE_RETURN_IF_ERROR(wait_after(n, deadline));
     }
@@ -297,9 +347,17 @@ Status RedisConnection::send(std::string_view bytes, Clock::time_point deadline)
 }
 
 Result<RedisReply> RedisConnection::receive(Clock::time_point deadline,
-                                            const RedisReplyStream::PlaceString& place) {
+                                            const RedisReplyStream::PlaceString& place,
+                                            std::size_t behind) {
   return replies_.receive(
-      [&](char* to, std::size_t most) { return stream_->read_some(to, most, deadline); }, place);
+      [&](std::span<char> to, std::span<char> then, std::size_t expected) {
+        return stream_->read_some(to, then, expected, deadline);
+      },
+      place, behind);
+}
+
+std::chrono::microseconds RedisConnection::shortest_round_trip() const {
+  return stream_->shortest_round_trip();
 }
 
 }  // namespace quire

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,8 +31,12 @@ class RedisConnection {
 
   Status send(std::string_view bytes, Clock::time_point deadline);
   /// Returns the next reply, which may be an error of Redis. A string may go where `place` says.
+  /// `behind`: about how many bytes of further replies are under way.
   Result<RedisReply> receive(Clock::time_point deadline,
-                             const RedisReplyStream::PlaceString& place = {});
+                             const RedisReplyStream::PlaceString& place = {},
+                             std::size_t behind = 0);
+  /// Returns the shortest time that the server took to acknowledge bytes; 0: not known.
+  std::chrono::microseconds shortest_round_trip() const;
 
  private:
   class Stream;

@@ -159,14 +159,15 @@ Status no_reply() { return Status::io("Redis sent bytes that are no reply"); }
 
 RedisReplyStream::RedisReplyStream() : buffer_(kReadBytes, '\0') {}
 
-Status RedisReplyStream::fill(const ReadSome& read, std::size_t most) {
+Status RedisReplyStream::fill(const ReadSome& read, std::size_t most, std::size_t expected) {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
+  const std::span<char> room = std::span(buffer_).subspan(end_);
   QUIRE_ASSIGN_OR_RETURN(const std::size_t n,
-                         read(buffer_.data() + end_, std::min(most, buffer_.size() - end_)));
+                         read(room.first(std::min(most, room.size())), {}, expected));
   end_ += n;
   return {};
 }
@@ -178,26 +179,33 @@ Result<std::string_view> RedisReplyStream::line(const ReadSome& read, std::size_
     if (end != waiting.npos) return waiting.substr(0, end + 2);
     if (waiting.size() > kMaxLine) return no_reply();
     seen = waiting.empty() ? 0 : waiting.size() - 1;  // the "\r" may have come
-    QUIRE_RETURN_IF_ERROR(fill(read, most));
+    QUIRE_RETURN_IF_ERROR(fill(read, most, 0));
   }
 }
 
-Status RedisReplyStream::read_string(const ReadSome& read, std::span<std::byte> to) {
+Status RedisReplyStream::read_string(const ReadSome& read, std::span<std::byte> to,
+                                     std::size_t behind) {
   std::size_t n = std::min(to.size(), end_ - begin_);
   std::memcpy(to.data(), buffer_.data() + begin_, n);
   begin_ += n;
+  if (n < to.size()) begin_ = end_ = 0;
   while (n < to.size()) {
+    const std::size_t left = to.size() - n;
+    // The end of the string and the line of the next one come with its last bytes.
     QUIRE_ASSIGN_OR_RETURN(const std::size_t more,
-                           read(reinterpret_cast<char*>(to.data()) + n, to.size() - n));
-    n += more;
+                           read({reinterpret_cast<char*>(to.data()) + n, left},
+                                std::span(buffer_).first(kBesideStrings), left + behind));
+    n += std::min(more, left);
+    end_ = more - std::min(more, left);
   }
-  while (end_ - begin_ < 2) QUIRE_RETURN_IF_ERROR(fill(read, kBesideStrings));
+  while (end_ - begin_ < 2) QUIRE_RETURN_IF_ERROR(fill(read, kBesideStrings, 0));
   if (std::string_view(buffer_.data() + begin_, 2) != "\r\n") return no_reply();
   begin_ += 2;
   return {};
 }
 
-Result<RedisReply> RedisReplyStream::receive(const ReadSome& read, const PlaceString& place) {
+Result<RedisReply> RedisReplyStream::receive(const ReadSome& read, const PlaceString& place,
+                                             std::size_t behind) {
   // hiredis gets no byte of the next reply, so that a string which is a whole reply is seen here.
   for (bool begins = true;; begins = false) {
     // What is read beyond the line of a string has to be copied to its place.
@@ -207,7 +215,7 @@ Result<RedisReply> RedisReplyStream::receive(const ReadSome& read, const PlaceSt
     if (begins && length && *length > 0 && *length <= record::kMaxValueBytes + 4096 && place) {
       if (const std::span<std::byte> to = place(*length); to.size() == *length) {
         begin_ += next.size();
-        QUIRE_RETURN_IF_ERROR(read_string(read, to));
+        QUIRE_RETURN_IF_ERROR(read_string(read, to, behind));
         RedisReply out;
         out.kind = RedisReply::Kind::kString;
         out.placed = true;
@@ -217,7 +225,7 @@ Result<RedisReply> RedisReplyStream::receive(const ReadSome& read, const PlaceSt
     QUIRE_RETURN_IF_ERROR(reader_.feed(next));
     begin_ += next.size();
     for (std::size_t left = length ? *length + 2 : 0; left > 0;) {
-      if (begin_ == end_) QUIRE_RETURN_IF_ERROR(fill(read, kReadBytes));
+      if (begin_ == end_) QUIRE_RETURN_IF_ERROR(fill(read, kReadBytes, left));
       const std::size_t n = std::min(left, end_ - begin_);
       QUIRE_RETURN_IF_ERROR(reader_.feed({buffer_.data() + begin_, n}));
       begin_ += n;

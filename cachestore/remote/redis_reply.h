@@ -55,24 +55,29 @@ class RedisReplyReader {
 /// a copy. Threads: one at a time.
 class RedisReplyStream {
  public:
-  /// Reads at least one byte and at most `most`, and returns how many.
-  using ReadSome = std::function<Result<std::size_t>(char* to, std::size_t most)>;
+  /// Reads at least one byte into `to`, and what comes behind it into `then`, if it likes to;
+  /// returns how many. About `expected` bytes are under way, so that it may wait a little for more
+  /// of them.
+  using ReadSome = std::function<Result<std::size_t>(std::span<char> to, std::span<char> then,
+                                                     std::size_t expected)>;
   /// Returns where a string of so many bytes goes, of just that size; empty: into the reply.
   using PlaceString = std::function<std::span<std::byte>(std::size_t bytes)>;
 
   RedisReplyStream();
-  /// Returns the next reply. `place` is asked for a string that is the whole reply. Errors: those
-  /// of `read` and of RedisReplyReader; the stream then stays of no use.
-  Result<RedisReply> receive(const ReadSome& read, const PlaceString& place = {});
+  /// Returns the next reply. `place` is asked for a string that is the whole reply. `behind`: about
+  /// how many bytes of further replies are under way. Errors: those of `read` and of
+  /// RedisReplyReader; the stream then stays of no use.
+  Result<RedisReply> receive(const ReadSome& read, const PlaceString& place = {},
+                             std::size_t behind = 0);
 
  private:
   /// Reads at most so many more bytes behind those that wait.
-  Status fill(const ReadSome& read, std::size_t most);
+  Status fill(const ReadSome& read, std::size_t most, std::size_t expected);
   /// Returns the next line with its end, which waits in the buffer, and with at most so many bytes
   /// of what follows.
   Result<std::string_view> line(const ReadSome& read, std::size_t most);
   /// Reads the string of `to.size()` bytes that comes next, and its end.
-  Status read_string(const ReadSome& read, std::span<std::byte> to);
+  Status read_string(const ReadSome& read, std::span<std::byte> to, std::size_t behind);
 
   std::string buffer_;
   std::size_t begin_ = 0, end_ = 0;  // what was read and not taken yet

@@ -12,8 +12,9 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kBytesInFlight = 16u << 20;
-constexpr std::size_t kMaxInFlight = 64;
+/// Bytes that are written at once, and commands.
+constexpr std::uint64_t kBytesWritten = 16u << 20;
+constexpr std::size_t kMostAtOnce = 64;
 constexpr std::string_view kRecordField = "r";
 
 std::string key_of(const std::string& name) { return "quire:1:{" + name + "}"; }
@@ -62,7 +63,7 @@ class RedisTier final : public RemoteTier {
 
   Result<std::string> get_record(const std::string& name, Deadline deadline) override {
     Result<std::string> out = Status::not_found("no such segment in Redis");
-    QUIRE_RETURN_IF_ERROR(read(name, {command({"HGET", key_of(name), kRecordField})}, 1, deadline,
+    QUIRE_RETURN_IF_ERROR(read(name, {command({"HGET", key_of(name), kRecordField})}, {}, deadline,
                                [&](std::size_t, RedisReply reply) {
                                  if (reply.kind == RedisReply::Kind::kNil) return Status();
                                  if (reply.kind != RedisReply::Kind::kString) return odd(reply);
@@ -85,14 +86,12 @@ class RedisTier final : public RemoteTier {
       commands.push_back(command({"HGET", key, std::to_string(i)}));
     const std::uint64_t mean = record.stored_bytes() /
                                std::max<std::uint64_t>(1, record.num_stored());
-    const auto window = std::clamp<std::uint64_t>(kBytesInFlight / std::max<std::uint64_t>(1, mean),
-                                                  1, kMaxInFlight);
     std::span<std::byte> placed;
     RedisCluster::PlaceReply place_reply;
     if (place)
       place_reply = [&](std::size_t i, std::size_t bytes) { return placed = place(i, bytes); };
     return read(
-        name, commands, window, deadline,
+        name, commands, {.most = kMostAtOnce, .reply_bytes = mean}, deadline,
         [&](std::size_t i, RedisReply reply) {
           if (reply.kind == RedisReply::Kind::kNil)
             return Status::not_found("value " + std::to_string(i) + " is missing in Redis");
@@ -110,9 +109,9 @@ class RedisTier final : public RemoteTier {
     std::vector<std::string> batch{command({"UNLINK", key})};
     std::uint64_t bytes = 0;
     const auto send = [&] {
-      const Status s = run(name, batch, batch.size(), deadline, [](std::size_t, RedisReply reply) {
-        return reply.is_error() ? odd(reply) : Status();
-      });
+      const Status s = run(
+          name, batch, {.most = batch.size()}, deadline,
+          [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
       batch.clear();
       bytes = 0;
       return s;
@@ -123,7 +122,7 @@ class RedisTier final : public RemoteTier {
       bytes += stored.size();
       // A writer that dies leaves nothing that stays.
       if (i == 0 && ttl_seconds_ > 0) batch.push_back(expire(key));
-      if (bytes >= kBytesInFlight || batch.size() >= kMaxInFlight) QUIRE_RETURN_IF_ERROR(send());
+      if (bytes >= kBytesWritten || batch.size() >= kMostAtOnce) QUIRE_RETURN_IF_ERROR(send());
     }
     batch.push_back(command({"HSET", key, kRecordField, record()}));
     // An eviction between two batches took the time limit with the hash.
@@ -133,7 +132,7 @@ class RedisTier final : public RemoteTier {
 
   Status remove(const std::string& name, Deadline deadline) override {
     return run(
-        name, {command({"UNLINK", key_of(name)})}, 1, deadline,
+        name, {command({"UNLINK", key_of(name)})}, {}, deadline,
         [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
   }
 
@@ -149,7 +148,7 @@ class RedisTier final : public RemoteTier {
         run(name,
             {command({"SET", key, token, "NX", "PX", std::to_string(time.count())}),
              command({"GET", key})},
-            2, deadline, [&](std::size_t i, RedisReply reply) {
+            {.most = 2}, deadline, [&](std::size_t i, RedisReply reply) {
               if (reply.is_error()) return odd(reply);
               if (i == 1) mine = reply.kind == RedisReply::Kind::kString && reply.text == token;
               return Status();
@@ -163,7 +162,7 @@ class RedisTier final : public RemoteTier {
     QUIRE_RETURN_IF_ERROR(run(
         name,
         {command({"EVAL", kRenew, "1", lease_key_of(name), token, std::to_string(time.count())})},
-        1, deadline, [&](std::size_t, RedisReply reply) {
+        {}, deadline, [&](std::size_t, RedisReply reply) {
           if (reply.kind != RedisReply::Kind::kInteger) return odd(reply);
           mine = reply.integer == 1;
           return Status();
@@ -173,7 +172,7 @@ class RedisTier final : public RemoteTier {
 
   Status end_lease(const std::string& name, std::string_view token, Deadline deadline) override {
     return run(
-        name, {command({"EVAL", kEnd, "1", lease_key_of(name), token})}, 1, deadline,
+        name, {command({"EVAL", kEnd, "1", lease_key_of(name), token})}, {}, deadline,
         [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
   }
 
@@ -226,21 +225,22 @@ class RedisTier final : public RemoteTier {
     return Status::io("Redis sent an unexpected reply: " +
                       (reply.is_error() ? reply.text.substr(0, 200) : "of another kind"));
   }
-  Status read(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
-              Deadline deadline, const RedisCluster::TakeReply& take,
-              const RedisCluster::PlaceReply& place = {}) {
+  Status read(const std::string& name, const std::vector<std::string>& commands,
+              RedisCluster::Pipeline pipeline, Deadline deadline,
+              const RedisCluster::TakeReply& take, const RedisCluster::PlaceReply& place = {}) {
     const std::uint16_t slot = redis_slot(key_of(name));
-    return of_replicas_ ? cluster_->run_at_replica(slot, commands, window, deadline, take, place)
-                        : cluster_->run(slot, commands, window, deadline, take, place);
+    return of_replicas_ ? cluster_->run_at_replica(slot, commands, pipeline, deadline, take, place)
+                        : cluster_->run(slot, commands, pipeline, deadline, take, place);
   }
-  Status run(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
-             Deadline deadline, const RedisCluster::TakeReply& take) {
-    return cluster_->run(redis_slot(key_of(name)), commands, window, deadline, take);
+  Status run(const std::string& name, const std::vector<std::string>& commands,
+             RedisCluster::Pipeline pipeline, Deadline deadline,
+             const RedisCluster::TakeReply& take) {
+    return cluster_->run(redis_slot(key_of(name)), commands, pipeline, deadline, take);
   }
 
   Status run_account(const Entry& entry, const std::string& command, Deadline deadline,
                      const RedisCluster::TakeReply& take) {
-    return cluster_->run(redis_slot(times_key_of(entry.account)), std::span(&command, 1), 1,
+    return cluster_->run(redis_slot(times_key_of(entry.account)), std::span(&command, 1), {},
                          deadline, take);
   }
 

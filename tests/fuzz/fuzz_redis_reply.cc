@@ -47,10 +47,16 @@ Seen stream(std::string_view bytes, std::size_t step, bool place) {
   Seen seen;
   quire::RedisReplyStream replies;
   std::string placed;
-  const auto read = [&](char* to, std::size_t most) -> quire::Result<std::size_t> {
+  const auto read = [&](std::span<char> to, std::span<char> then,
+                        std::size_t) -> quire::Result<std::size_t> {
     if (bytes.empty()) return quire::Status::unavailable("the end");
-    const std::size_t n = bytes.copy(to, std::min(step, most));
+    std::size_t n = bytes.copy(to.data(), std::min(step, to.size()));
     bytes.remove_prefix(n);
+    if (n == to.size()) {
+      const std::size_t behind = bytes.copy(then.data(), std::min(step - n, then.size()));
+      bytes.remove_prefix(behind);
+      n += behind;
+    }
     return n;
   };
   const auto put = [&](std::size_t size) -> std::span<std::byte> {

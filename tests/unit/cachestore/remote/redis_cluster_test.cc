@@ -32,10 +32,11 @@ Asked ask(RedisCluster& cluster, std::uint16_t slot, int count = 1, std::size_t 
   for (int i = 0; i < count; ++i) commands.push_back(get("k" + std::to_string(i)));
   Asked out;
   out.texts.resize(commands.size());
-  out.status = cluster.run(slot, commands, window, in(ms), [&](std::size_t i, RedisReply reply) {
-    out.texts.at(i) = reply.text;
-    return Status();
-  });
+  out.status = cluster.run(slot, commands, {.most = window}, in(ms),
+                           [&](std::size_t i, RedisReply reply) {
+                             out.texts.at(i) = reply.text;
+                             return Status();
+                           });
   return out;
 }
 
@@ -45,7 +46,7 @@ Asked ask_replica(RedisCluster& cluster, std::uint16_t slot, int count = 1) {
   for (int i = 0; i < count; ++i) commands.push_back(get("k" + std::to_string(i)));
   Asked out;
   out.texts.resize(commands.size());
-  out.status = cluster.run_at_replica(slot, commands, 2, in(5000),
+  out.status = cluster.run_at_replica(slot, commands, {.most = 2}, in(5000),
                                       [&](std::size_t i, RedisReply reply) {
                                         out.texts.at(i) = reply.text;
                                         return Status();

@@ -55,12 +55,18 @@ TEST(RedisReply, BytesThatAreNoReplyAreRefusedForGood) {
 
 /// Reads these bytes, so many at a time.
 RedisReplyStream::ReadSome source(std::string_view& bytes, std::size_t step) {
-  return [&bytes, step](char* to, std::size_t most) -> Result<std::size_t> {
-    if (bytes.empty()) return Status::unavailable("the end");
-    const std::size_t n = bytes.copy(to, std::min(step, most));
-    bytes.remove_prefix(n);
-    return n;
-  };
+  return
+      [&bytes, step](std::span<char> to, std::span<char> then, std::size_t) -> Result<std::size_t> {
+        if (bytes.empty()) return Status::unavailable("the end");
+        std::size_t n = bytes.copy(to.data(), std::min(step, to.size()));
+        bytes.remove_prefix(n);
+        if (n == to.size()) {
+          const std::size_t behind = bytes.copy(then.data(), std::min(step - n, then.size()));
+          bytes.remove_prefix(behind);
+          n += behind;
+        }
+        return n;
+      };
 }
 
 TEST(RedisReplyStream, AStringGoesWhereItBelongsHoweverItIsCut) {
