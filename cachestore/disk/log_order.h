@@ -6,8 +6,9 @@
 
 namespace quire {
 
-/// Returns the names of the logs in a folder whose writes do not follow those of the logs before
-/// them: such a file has the content of another one. RocksDB ends the process where it reads one.
+/// Returns the names of the logs in a folder that begin with a record which is no batch of writes,
+/// or whose writes do not follow those of the logs before them: such a file has the content of
+/// another one. RocksDB ends the process where it reads one.
 /// Of logs that contradict each other, as many as possible are taken for right. Logs whose
 /// beginning cannot be read are not named.
 std::vector<std::string> misplaced_logs(const std::string& folder);

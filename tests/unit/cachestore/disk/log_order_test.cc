@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ std::string batch(std::uint64_t write, const std::string& text) {
 
 class LogOrder : public ::testing::Test {
  protected:
+  void SetUp() override { std::filesystem::create_directories(folder.path()); }
   void put(const std::string& name, const std::string& bytes) {
     std::ofstream(folder.path() + "/" + name, std::ios::binary | std::ios::trunc) << bytes;
   }
@@ -63,6 +65,17 @@ TEST_F(LogOrder, AContentTwiceIsNamedOnceAndSoIsALogOutOfOrder) {
   EXPECT_EQ(misplaced(), Names{"000010.log"});
   put("000010.log", log(2));
   EXPECT_EQ(misplaced(), Names{"000010.log"});
+}
+
+TEST_F(LogOrder, AManifestIsNoLog) {
+  test::LogFile manifest, short_one;
+  manifest.add("\1\x1aleveldb.BytewiseComparator");
+  short_one.add("short");
+  put("000001.log", log(10));
+  for (const auto& bytes : {manifest.bytes, short_one.bytes}) {
+    put("000002.log", bytes);
+    EXPECT_EQ(misplaced(), Names{"000002.log"});
+  }
 }
 
 TEST_F(LogOrder, AnOldLogAtTheEndAndANewOneAtTheBeginningAreNamed) {

@@ -63,7 +63,7 @@ TEST(Rates, ErrorsNameTheField) {
   };
   EXPECT_EQ(field("quire-rates-1", "other"), "format");
   EXPECT_EQ(field("\"request_ms\"", "\"request\""), "request_ms");
-  EXPECT_EQ(field("\"idle_seconds\":5E-1", "\"idle_seconds\":0"), "idle_seconds");
+  EXPECT_EQ(field("\"idle_seconds\"", "\"idle_second\""), "idle_second");
   EXPECT_EQ(field("\"answers\":4", "\"answers\":1"), "decode[1].answers");
   EXPECT_EQ(field("\"model\"", "\"modell\""), "modell");
   EXPECT_EQ(field("\"stored_bytes_per_token\":1100.0", "\"stored_bytes_per_token\":5"),
