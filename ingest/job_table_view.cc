@@ -210,8 +210,12 @@ JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_v
   for (const ItemRef& ref : refs) {
     if (ref.job->record.items[ref.item].view.finished()) continue;
     ++out.num_items_;
-    ++ref.job->save_holds;
-    out.held_.push_back(ref.job);
+    // Equal documents without ids are two items of one job, which stand side by side here. It is
+    // held once: release() would wait for a second hold of its own.
+    if (out.held_.empty() || out.held_.back() != ref.job) {
+      ++ref.job->save_holds;
+      out.held_.push_back(ref.job);
+    }
     cancel_item(ref.job, ref.item);
     if (end_job_if_done(ref.job)) out.ended_.push_back(ref.job);
   }

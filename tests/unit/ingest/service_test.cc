@@ -445,6 +445,22 @@ TEST_F(ServiceTest, AResolvedDocumentOutlivesItsDeletion) {
   EXPECT_EQ(service_->documents().remove("default", "a").code(), Code::kNotFound);
 }
 
+TEST_F(ServiceTest, ADeletionEndsEqualDocumentsOfOneCall) {
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  batch.push_back(doc("", "same text"));
+  batch.push_back(doc("", "same text"));
+  const auto job = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  ASSERT_EQ(job->results[0].id, job->results[1].id);
+  EXPECT_OK(service_->documents().remove("default", job->results[0].id));
+  engine_->open();
+  EXPECT_EQ(results(wait(job)), "cancelled cancelled");
+  EXPECT_OK(service_->run_maintenance());
+  EXPECT_EQ(service_->documents().get("default", job->results[0].id).code(), Code::kNotFound);
+}
+
 TEST_F(ServiceTest, CancelKeepsWhatIsFinished) {
   engine_->close();
   engine_->permit(1);
