@@ -140,8 +140,6 @@ class Cutter {
       Chunk chunk;
       while (true) {
         chunk.range = {begin, cut_after(begin, range.end, limit)};
-        if (limit >= full && is_blank(text_.substr(chunk.range.end, range.end - chunk.range.end)))
-          chunk.range.end = range.end;
         QUIRE_ASSIGN_OR_RETURN(chunk.token_ids, ids_of(chunk.range));
         const std::int64_t over = count_of(chunk.token_ids) - budget_;
         if (over <= 0) break;

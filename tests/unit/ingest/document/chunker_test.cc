@@ -2,6 +2,7 @@
 
 #include "ingest/document/utf8.h"
 #include "tests/support/harness/ingest_fixture.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {
@@ -169,6 +170,38 @@ TEST(MarkdownMarks, NameThePathOfHeadings) {
                                                          {begin("#\n# \xC3"), 0, ""},
                                                          {begin("# \xC3"), 0, "\xC3\xA9"}}));
   EXPECT_TRUE(markdown_marks("").empty());
+}
+
+/// A tokenizer with a token for each byte, also of white space, and with those of kTestPrompt.
+std::shared_ptr<const Tokenizer> byte_tokenizer() {
+  TokenizerFiles files;
+  files.vocab_json = test::small_vocab_json({"he"});
+  files.merges_txt = "h e\n";
+  files.tokenizer_config =
+      R"({"added_tokens_decoder":{"257":{"content":"<doc>","special":true},)"
+      R"("258":{"content":"<q>","special":true},"259":{"content":"<a>","special":true},)"
+      R"("260":{"content":"</a>","special":true}}})";
+  auto made = make_tokenizer(files);
+  EXPECT_TRUE(made.ok()) << made.status().to_string();
+  return made.ok() ? std::move(made).value() : nullptr;
+}
+
+TEST_F(ChunkerTest, LongWhiteSpaceIsCutLikeOtherText) {
+  tokenizer_ = byte_tokenizer();
+  ASSERT_NE(tokenizer_, nullptr);
+  auto format = PromptFormat::parse(test::kTestPrompt, "", tokenizer_);
+  ASSERT_TRUE(format.ok()) << format.status().to_string();
+  format_ = std::make_unique<PromptFormat>(std::move(*format));
+  const std::string spaces(4000, ' ');
+  for (const std::string& text : {"a" + spaces, "a" + spaces + "b", "word " + spaces + "\n\n"}) {
+    for (const std::int32_t overlap : {0, 20}) {
+      ChunkingOptions o;
+      o.max_tokens = 128;
+      o.overlap_tokens = overlap;
+      check(text, o, "");
+      EXPECT_LE(cut(text, o)->size(), text.size() / 64 + 2) << text.substr(0, 6) << overlap;
+    }
+  }
 }
 
 TEST_F(ChunkerTest, SeparatorPiecesJoinBlankOnes) {
