@@ -472,6 +472,10 @@ Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
   const auto at = spaces_.find(ns);
   if (at == spaces_.end() || !at->second.vectors) return out;
   const Space& space = at->second;
+  if (count_of(vector) != space.vectors->dimension())
+    return Status::io("the embedding of the question has " + std::to_string(vector.size()) +
+                      " values, and those of the texts have " +
+                      std::to_string(space.vectors->dimension()));
   std::set<const Document*> wanted;
   VectorIndex::Filter filter;
   if (search.filter) {

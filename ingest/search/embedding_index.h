@@ -86,6 +86,7 @@ class EmbeddingIndex {
     std::function<bool(const std::string& id, std::uint64_t version)> current;
   };
   /// Returns the best hits first. Scores are cosines; equal scores are ordered by id, then chunk.
+  /// Errors: kIo (`vector` has another length than the vectors of texts), those of VectorIndex.
   Result<std::vector<ChunkHit>> search(std::string_view ns, std::span<const float> vector,
                                        const Search& search) const;
 

@@ -122,6 +122,25 @@ TEST_F(EmbeddingIndexTest, FindsChunksByTheirVectorsBestFirst) {
   EXPECT_GT(found[1].score, found[2].score);
 }
 
+/// Gives questions fewer values than texts, as a service does whose model was changed.
+class UnevenEmbedder final : public Embedder {
+ public:
+  Digest fingerprint() const override { return sha256("uneven"); }
+  Result<std::vector<std::vector<float>>> embed(std::span<const std::string> texts, EmbedRole role,
+                                                const EmbedLimits&) override {
+    const std::size_t values = role == EmbedRole::kQuestion ? 2 : 8;
+    return std::vector(texts.size(), std::vector<float>(values, 0.5F));
+  }
+};
+
+TEST_F(EmbeddingIndexTest, AQuestionWhoseVectorHasAnotherLengthIsRefused) {
+  commit("a", "red fish");
+  start({}, std::make_shared<UnevenEmbedder>());
+  for (const auto scorer : {RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid})
+    EXPECT_EQ(retrieval_->search("n", ask("red fish", 4, scorer)).code(), Code::kIo);
+  EXPECT_EQ(texts(ask("red fish", 4, RetrieveScorer::kBm25)), Texts{"red fish"});
+}
+
 TEST_F(EmbeddingIndexTest, ChangedDocumentsAreEmbeddedAgainAndDeletedOnesAreGone) {
   start();
   commit("a", "red fish");
