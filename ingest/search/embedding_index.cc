@@ -210,11 +210,22 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
   if (!text.ok() || !again.ok() || embedding_source(embedder_->fingerprint(), *again) != made_of)
     return {};
   QUIRE_ASSIGN_OR_RETURN(const EmbeddingRecord record, compute(*head, *text, made_of, stop));
-  QUIRE_RETURN_IF_ERROR(
-      store_.put_derived(embedding_record_name(ns, id), encode_embeddings(record)));
-  // Enters the record if the document is unchanged, erases it if the document is gone.
-  changed(ns, id);
-  return {};
+  const Status kept = store_.put_derived(embedding_record_name(ns, id), encode_embeddings(record));
+  if (kept.ok()) {
+    unkept_ = false;
+    // Enters the record if the document is unchanged, erases it if the document is gone.
+    changed(ns, id);
+    return {};
+  }
+  if (!std::exchange(unkept_, true))
+    log_warning("embeddings cannot be stored, so a restart computes them again",
+                {{"reason", kept.to_string()}});
+  const auto now = store_.get_document_head(ns, id);
+  // A change notification will follow.
+  if (!now.ok() || now->status != DocumentStatus::kReady ||
+      embedding_source(embedder_->fingerprint(), *now) != made_of)
+    return {};
+  return enter(name, *now, record);
 }
 
 /// Updates what else is known about the document. Returns true if its vectors are present.

@@ -157,6 +157,7 @@ class EmbeddingIndex {
   // Guarded by index_mu_; changed by the index's thread only.
   std::map<std::string, Space, std::less<>> spaces_;
   std::set<DocumentName> left_out_;  // guarded by index_mu_
+  bool unkept_ = false;              // the last vectors were not stored; its thread only
   std::thread thread_;
 };
 

@@ -48,6 +48,8 @@ class FaultyStore final : public Store {
   Status refuse_reads;
   /// The status that begin_segment returns; OK forwards the call.
   Status refuse_writes;
+  /// The status that put_derived returns; OK forwards the call. Set it before the first.
+  Status refuse_derived;
   /// Lets no caller find a segment that is there.
   std::atomic<bool> hide_segments{false};
   /// Runs before a segment is begun, on the writer's thread.
@@ -288,7 +290,7 @@ class FaultyStore final : public Store {
     return behind_->put_meta(n, v);
   }
   Status put_derived(std::string_view n, std::string_view v) override {
-    return behind_->put_derived(n, v);
+    return refuse_derived.ok() ? behind_->put_derived(n, v) : refuse_derived;
   }
   Result<std::string> get_meta(std::string_view n) override { return behind_->get_meta(n); }
   Status delete_meta(std::string_view n) override { return behind_->delete_meta(n); }

@@ -14,6 +14,7 @@
 #include "ingest/search/retrieval.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/faulty_store.h"
 #include "tests/support/scratch_files.h"
 
 namespace quire {
@@ -250,6 +251,28 @@ TEST_F(EmbeddingIndexTest, ARequestWithoutAScorerTakesTheOptions) {
   const auto found = search(ask("red", 2, RetrieveScorer::kAuto));
   ASSERT_EQ(found.size(), hybrid.size());
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].score, hybrid[i].score);
+}
+
+TEST_F(EmbeddingIndexTest, WhatTheStoreDoesNotTakeIsFoundAndComputedOnce) {
+  test::FaultyStore full(store_);
+  full.refuse_derived = Status::exhausted("the store is full");
+  RetrievalOptions options;
+  options.embeddings = EmbeddingOptions();
+  retrieval_ = create_retrieval(options, full, make_engine_embedder(*engine_));
+  retrieval_->start();
+  commit("a", "red fish");
+  commit("b", "green tea");
+  synchronize();
+  EXPECT_EQ(engine_->embeds(), 2);
+  EXPECT_EQ(texts(ask("green tea", 1)), Texts{"green tea"});
+  EXPECT_EQ(stats().failed, 0u);
+  commit("b", "blue sky");
+  synchronize();
+  EXPECT_EQ(texts(ask("blue sky", 1)), Texts{"blue sky"});
+  retrieval_->stop();
+  retrieval_.reset();
+  start();
+  EXPECT_EQ(stats().chunks, 2u) << "a restart computes them again";
 }
 
 TEST_F(EmbeddingIndexTest, ADamagedRecordIsComputedAgain) {
