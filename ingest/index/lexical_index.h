@@ -68,6 +68,7 @@ class LexicalIndex {
   /// Returns the part of it that spill() frees.
   std::int64_t spillable_bytes() const { return document_bytes_ + term_bytes_; }
   std::int64_t disk_bytes() const;
+  std::size_t num_files() const { return files_.size(); }
 
  private:
   using Posting = LexicalPosting;

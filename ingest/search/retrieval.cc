@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -32,6 +33,10 @@ constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
 constexpr double kLeastMeaning = 0.1;
 /// How many of the best chunks name documents, and how many they may name.
 constexpr std::size_t kNamingResults = 10, kMostNamed = 64;
+/// What moves to disk at once, as a part of the limit of memory, and the least of one namespace in
+/// it. Each makes a file that is held open, so beyond some of them only large ones are made.
+constexpr std::int64_t kMovedPart = 8, kSmallestPart = 256;
+constexpr std::size_t kMostSmallFiles = 512;
 /// The most that a name gives, as a part of the score of the text that names: less than it has.
 constexpr double kMostOfNaming = 0.999;
 
@@ -292,24 +297,42 @@ void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document,
   titles_[ns].put(document.id, title);
 }
 
-/// Moves the index that takes most memory to disk if all together take too much. index_mu_ is held.
+/// Moves indexes to disk, the largest first, if all together take too much memory. index_mu_ is
+/// held.
 Status RetrievalImpl::make_room() {
-  std::int64_t memory = 0, disk = 0;
-  LexicalIndex* largest = nullptr;
-  for (auto& [ns, index] : indexes_) {
+  std::int64_t memory = 0, disk = 0, movable = 0;
+  std::size_t files = 0;
+  for (const auto& [ns, index] : indexes_) {
     memory += index.memory_bytes() + titles_[ns].memory_bytes();
     disk += index.disk_bytes();
-    if (!largest || index.spillable_bytes() > largest->spillable_bytes()) largest = &index;
+    movable += index.spillable_bytes();
+    files += index.num_files();
   }
-  if (options_.max_index_bytes <= 0 || memory < options_.max_index_bytes) return {};
-  // What is moved takes less on disk than in memory. A small rest would not make room for long.
-  const std::int64_t moved = largest->spillable_bytes();
-  if (moved < options_.max_index_bytes / 8 || disk + moved > options_.max_index_disk_bytes)
+  const std::int64_t most = options_.max_index_bytes, wanted = most / kMovedPart;
+  if (most <= 0 || memory < most) return {};
+  std::vector<LexicalIndex*> largest;
+  for (auto& [ns, index] : indexes_) largest.push_back(&index);
+  std::ranges::sort(largest, std::greater(), &LexicalIndex::spillable_bytes);
+  // A small rest would not make room for long.
+  std::int64_t moved = 0;
+  for (auto at = largest.begin(); at != largest.end() && movable >= wanted; ++at, ++files) {
+    const std::int64_t bytes = (*at)->spillable_bytes(), before = (*at)->disk_bytes();
+    const std::int64_t least = files < kMostSmallFiles ? most / kSmallestPart : wanted;
+    // What is moved takes less on disk than in memory.
+    if ((moved > 0 && moved >= wanted) || bytes == 0 || bytes < least ||
+        disk + bytes > options_.max_index_disk_bytes)
+      break;
+    if (const Status s = (*at)->spill(store_.options().path); !s.ok()) {
+      if (moved == 0) return s;
+      break;
+    }
+    moved += bytes;
+    disk += (*at)->disk_bytes() - before;
+  }
+  if (moved == 0)
     return Status::exhausted(std::to_string(memory) + " bytes in memory, " + std::to_string(disk) +
                              " on disk");
-  QUIRE_RETURN_IF_ERROR(largest->spill(store_.options().path));
-  log_info("a part of the index for retrieval lies on disk",
-           {{"bytes", std::to_string(largest->disk_bytes())}});
+  log_info("a part of the index for retrieval lies on disk", {{"bytes", std::to_string(disk)}});
   return {};
 }
 

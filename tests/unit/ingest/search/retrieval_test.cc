@@ -335,6 +335,20 @@ TEST_F(RetrievalTest, PastItsMemoryTheIndexLiesOnDiskAndFindsTheSame) {
   EXPECT_EQ(retrieval_->stats().documents, 50u);
 }
 
+TEST_F(RetrievalTest, PastTheirMemoryManySmallNamespacesLieOnDisk) {
+  start({.max_index_bytes = 100'000});
+  const auto name = [](int i) { return "n" + std::to_string(i % 20); };
+  for (int i = 0; i < 1000; ++i)
+    commit("d" + std::to_string(i), "word" + std::to_string(i) + " in a common text", "{}",
+           name(i));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(texts(ask("common", 100), name(i)).size(), 50u) << i;
+  const RetrievalStats now = retrieval_->stats();
+  EXPECT_EQ(now.left_out, 0u);
+  EXPECT_EQ(now.documents, 1000u);
+  EXPECT_GT(now.disk_bytes, 0);
+  EXPECT_LT(now.memory_bytes, 120'000);
+}
+
 TEST_F(RetrievalTest, RefusesNonsenseAndAfterItsEnd) {
   start();
   EXPECT_EQ(retrieval_->search("n", ask("x", 0)).code(), Code::kInvalidArgument);
