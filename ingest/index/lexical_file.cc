@@ -66,7 +66,10 @@ Result<LexicalFile> LexicalFile::write(const std::string& folder, const Contents
   std::uint64_t at = postings;
   for (std::size_t i = 0; i < contents.words.size(); ++i) {
     const auto& [word, list] = contents.words[i];
-    if (i % kWordsApart == 0) file.some_words_.emplace_back(word, out.offset());
+    if (i % kWordsApart == 0) {
+      const auto& entry = file.some_words_.emplace_back(word, out.offset());
+      file.word_bytes_ += sizeof entry + word.size();
+    }
     const WordHeader header{at, static_cast<std::uint32_t>(list.size()),
                             static_cast<std::uint32_t>(word.size())};
     out.put(&header, sizeof header);
@@ -142,11 +145,8 @@ Status LexicalFile::remove(std::uint32_t row) {
 }
 
 std::int64_t LexicalFile::memory_bytes() const {
-  std::size_t bytes = row_offsets_.size() * sizeof(std::uint64_t) + live_.size() / 8 +
-                      2 * row_of_.size() * sizeof(std::uint32_t);
-  for (const auto& [word, offset] : some_words_)
-    bytes += sizeof(word) + sizeof(offset) + word.size();
-  return static_cast<std::int64_t>(bytes);
+  return static_cast<std::int64_t>(row_offsets_.size() * sizeof(std::uint64_t) + live_.size() / 8 +
+                                   2 * row_of_.size() * sizeof(std::uint32_t) + word_bytes_);
 }
 
 }  // namespace quire

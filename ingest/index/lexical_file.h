@@ -75,6 +75,7 @@ class LexicalFile {
   std::vector<bool> live_;                                         // by row
   std::vector<std::uint32_t> row_of_, chunk_words_;                // by chunk
   std::vector<std::pair<std::string, std::uint64_t>> some_words_;  // every 64th, and its offset
+  std::size_t word_bytes_ = 0;                                     // of some_words_
   std::uint64_t words_end_ = 0, end_ = 0;                          // offsets
   std::uint64_t num_documents_ = 0, num_chunks_ = 0, num_words_ = 0;
 };
