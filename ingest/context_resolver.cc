@@ -100,6 +100,7 @@ ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Dige
   d.title = m.title;
   d.content_hash = m.content_hash;
   d.metadata_json = m.metadata_json;
+  d.chunking = m.chunking;
   d.version = m.version;
   d.tokens = m.num_tokens;
   d.stale = m.fingerprint != engine_.document_fingerprint(m.ns);
@@ -152,6 +153,8 @@ Result<ResolvedDocument> ContextResolver::resolve_pending(std::string_view ns,
   d.title = input.title;
   d.content_hash = pending.content_hash;
   d.metadata_json = input.metadata_json;
+  d.chunking = settings_text(pending.settings->chunking, input.chunks.has_value(), input.title,
+                             input.marks, pending.settings->kv);
   d.pending = true;
   const PreparedText prepared = prepare_text(std::move(input));
   QUIRE_ASSIGN_OR_RETURN(auto chunks,

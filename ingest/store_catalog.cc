@@ -66,6 +66,7 @@ DocumentInfo StoreCatalog::describe(const DocumentManifest& m, bool with_cache) 
   d.metadata_json = m.metadata_json.empty() ? "{}" : m.metadata_json;
   d.content_hash = m.content_hash;
   d.tag = document_tag(m);
+  d.chunking = m.chunking;
   d.version = m.version;
   d.bytes = m.text_bytes;
   d.tokens = m.num_tokens;

@@ -103,6 +103,8 @@ struct BatchOptions {
 struct DocumentInfo {
   std::string id, ns, title, metadata_json, content_hash;
   std::string tag;  ///< document_tag() of its state
+  /// How it is cut (DocumentManifest::chunking); empty: it is not stored yet.
+  std::string chunking;
   std::uint64_t version = 0, bytes = 0, tokens = 0, num_chunks = 0;
   DocumentStatus status = DocumentStatus::kQueued;
   std::optional<ItemError> error;
@@ -204,6 +206,7 @@ struct BulkDeleteResult {
 /// changes or is deleted.
 struct ResolvedDocument {
   std::string id, title, content_hash, metadata_json;
+  std::string chunking;  ///< how it is cut (DocumentManifest::chunking)
   std::uint64_t version = 0, tokens = 0;
   /// Cached by another model: tokenised again, without cached KV (miss reason model_changed).
   bool stale = false;

@@ -565,12 +565,9 @@ std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
   const ServedModel model = find_model(services, r.model).value_or(own_model(services));
   for (const auto& d : r.documents) {
     std::vector<BlockInfo> blocks;
-    if (!d.id.empty()) {
-      const auto now = services.ingest->documents().get(r.ns, d.id);
-      if (now.ok() && now->content_hash == d.content_hash) {
-        auto found = model.blocks(r.ns, d.id);
-        if (found.ok()) blocks = std::move(*found);
-      }
+    if (!d.id.empty() && is_as_read(services, r.ns, d)) {
+      auto found = model.blocks(r.ns, d.id);
+      if (found.ok() && is_as_read(services, r.ns, d)) blocks = std::move(*found);
     }
     for (const auto& c : r.plan.contexts) {
       if (static_cast<std::size_t>(c.index) < d.first_context ||

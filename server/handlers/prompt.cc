@@ -39,6 +39,7 @@ void add_cached(ResolvedDocument d, const std::string& param, QueryRequest& requ
   entry.id = d.id;
   entry.title = d.title;
   entry.content_hash = d.content_hash;
+  entry.chunking = d.chunking;
   entry.miss = d.stale        ? MissReason::kModelChanged
                : d.other_salt ? MissReason::kSaltMismatch
                               : MissReason::kNone;

@@ -22,6 +22,7 @@ namespace quire {
 struct QueryDocument {
   std::string id;  ///< empty: inline
   std::string title, content_hash;
+  std::string chunking;  ///< how it was cut (ResolvedDocument::chunking)
   /// A miss known before the engine looked the document up (other model, other salt).
   MissReason miss = MissReason::kNone;
   std::size_t first_context = 0, num_contexts = 0;

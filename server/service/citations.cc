@@ -77,8 +77,7 @@ TextRange bytes_of(CodePointSeeker& seeker, std::size_t text_bytes, const CharRa
 
 std::optional<DocumentText> stored_text(Services& services, const QueryRecord& record,
                                         const QueryDocument& document) {
-  const auto now = services.ingest->documents().get(record.ns, document.id);
-  if (!now.ok() || now->content_hash != document.content_hash) return std::nullopt;
+  if (!is_as_read(services, record.ns, document)) return std::nullopt;
   auto text = services.ingest->documents().content(record.ns, document.id);
   const auto blocks = find_model(services, record.model)
                           .value_or(own_model(services))
@@ -88,6 +87,8 @@ std::optional<DocumentText> stored_text(Services& services, const QueryRecord& r
   out.text = std::move(*text);
   if (auto marks = services.ingest->documents().marks(record.ns, document.id); marks.ok())
     out.marks = std::move(*marks);
+  // It may have been replaced between these reads.
+  if (!is_as_read(services, record.ns, document)) return std::nullopt;
   for (const BlockInfo& b : *blocks) {
     if (b.char_begin && b.char_end)
       out.blocks[{b.chunk, b.token_begin}] = {*b.char_begin, *b.char_end};
@@ -189,6 +190,12 @@ bool place(const PlannedContext& context, const CitedBlocks& cited, const Docume
 }
 
 }  // namespace
+
+bool is_as_read(Services& services, const std::string& ns, const QueryDocument& document) {
+  const auto now = services.ingest->documents().get(ns, document.id);
+  return now.ok() && now->content_hash == document.content_hash &&
+         now->chunking == document.chunking;
+}
 
 TextRange widen_to_sentences(std::string_view text, TextRange range, TextRange limit,
                              std::size_t most) {

@@ -16,6 +16,7 @@
 namespace quire {
 
 struct Services;
+struct QueryDocument;
 struct QueryRecord;
 
 /// InlineText is the text of an inline document of the prompt.
@@ -59,6 +60,10 @@ class CitationCollector {
   std::vector<std::size_t> token_ends_;
   Attribution attribution_;
 };
+
+/// Returns whether a document of a prompt is still what the prompt has: the same text, cut at the
+/// same places, so that chunks and blocks have the same numbers. (disk)
+bool is_as_read(Services& services, const std::string& ns, const QueryDocument& document);
 
 /// Widens the range to whole sentences of `text`, at most `most` bytes to each side and not past
 /// `limit`. If no sentence ends that near, it widens to whole words. Surrounding white space is

@@ -182,6 +182,34 @@ TEST_F(CitationsTest, AStreamCitesBetweenTheLastPieceAndTheEnd) {
   EXPECT_EQ(json::serialize(citation), json::serialize(at(ask(q, ""), "citations.0")));
 }
 
+TEST_F(CitationsTest, OfADocumentThatIsCutAnewSinceNoPlacesAreTold) {
+  const Question q = questions(1).front();
+  const auto r = ask(q, R"(,"explain":"blocks")");
+  const auto placed = [&](const std::string& id) {
+    std::size_t n = 0;
+    const auto explanation = service->json("GET", text_at(r, "explain_url"));
+    for (const auto& b : at(explanation, "blocks").as_array())
+      n += text_at(b, "document_id") == id && !at(b, "chars").is_null();
+    return n;
+  };
+  const std::string id = q.ids.at(0), other = q.ids.at(1);
+  const std::size_t before = placed(other);
+  EXPECT_GT(placed(id), 0u);
+  EXPECT_GT(before, 0u);
+  const auto d = service->json("GET", "/v1/documents/" + id);
+  int status = 0;
+  const auto again = service->json(
+      "POST", "/v1/documents?wait=true",
+      R"({"id":)" + testing::quoted(id) + R"(,"title":)" + testing::quoted(text_at(d, "title")) +
+          R"(,"text":)" + testing::quoted(texts[id]) + R"(,"chunking":{"max_tokens":48}})",
+      {}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(again);
+  EXPECT_EQ(text_at(service->json("GET", "/v1/documents/" + id), "content_hash"),
+            text_at(d, "content_hash"));
+  EXPECT_EQ(placed(id), 0u);
+  EXPECT_EQ(placed(other), before);
+}
+
 TEST_F(CitationsTest, InlineDocumentsAreQuotedAndQuotesAreNotKept) {
   const Question q = questions(1).front();
   std::string documents;
