@@ -1,5 +1,7 @@
 #include <charconv>
 #include <map>
+#include <string_view>
+#include <utility>
 
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
@@ -43,10 +45,21 @@ std::map<std::string, int, std::less<>> heading_styles(const pugi::xml_document&
   return out;
 }
 
+bool is_page_break(const pugi::xml_node& node) {
+  return local_name(node) == "br" && local_attribute(node, "type") == "page";
+}
+
+bool is_rendered_break(const pugi::xml_node& node) {
+  return local_name(node) == "lastRenderedPageBreak";
+}
+
 class DocxReader {
  public:
-  explicit DocxReader(std::map<std::string, int, std::less<>> headings)
-      : headings_(std::move(headings)) {}
+  /// `paged` says whether there are breaks of pages, without which the first page is unknown, too.
+  DocxReader(std::map<std::string, int, std::less<>> headings, bool paged)
+      : headings_(std::move(headings)) {
+    if (paged) builder_.page(page_);
+  }
 
   void body(const pugi::xml_node& node) {
     for (const auto& child : node.children()) {
@@ -90,20 +103,24 @@ class DocxReader {
     for (const auto& child : node.children()) {
       const auto name = local_name(child);
       if (name == "t") {
-        out += child.text().get();
+        const std::string_view text = child.text().get();
+        if (!text.empty()) broken_ = false;
+        out += text;
       } else if (name == "tab") {
         out += '\t';
-      } else if (name == "br" || name == "cr") {
-        if (local_attribute(child, "type") == "page")
-          next_page();
-        else
-          out += '\n';
-      } else if (name == "lastRenderedPageBreak") {
+      } else if (is_page_break(child)) {
         next_page();
+        broken_ = true;
+      } else if (name == "br" || name == "cr") {
+        out += '\n';
+      } else if (is_rendered_break(child)) {
+        // Word also writes one where the author has ended the page.
+        if (!std::exchange(broken_, false)) next_page();
       } else if (name == "noBreakHyphen") {
         out += "\xe2\x80\x91";
       } else if (name != "pPr" && name != "rPr" && name != "Fallback" && name != "del" &&
                  name != "instrText") {
+        if (name == "drawing" || name == "pict" || name == "object") broken_ = false;
         runs(child, out);
       }
     }
@@ -148,6 +165,7 @@ class DocxReader {
   const std::map<std::string, int, std::less<>> headings_;
   DocumentBuilder builder_;
   std::uint32_t page_ = 1;
+  bool broken_ = false;  // the author has ended a page, and nothing has followed yet
   bool last_item_ = false;
 };
 
@@ -159,8 +177,11 @@ Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const Reader
   QUIRE_RETURN_IF_ERROR(parse_entry(entries, "word/document.xml", document));
   std::map<std::string, int, std::less<>> headings;
   if (parse_entry(entries, "word/styles.xml", styles).ok()) headings = heading_styles(styles);
-  DocxReader reader(std::move(headings));
-  reader.body(local_child(document.document_element(), "body"));
+  const auto body = local_child(document.document_element(), "body");
+  const bool paged = static_cast<bool>(body.find_node(
+      [](const pugi::xml_node& node) { return is_page_break(node) || is_rendered_break(node); }));
+  DocxReader reader(std::move(headings), paged);
+  reader.body(body);
   for (const auto* entry : {"word/footnotes.xml", "word/endnotes.xml"})
     if (parse_entry(entries, entry, notes).ok()) reader.body(notes.document_element());
   ReadDocument out = reader.finish();

@@ -22,6 +22,10 @@ int number(std::string_view text, int fallback) {
 
 class OdtReader {
  public:
+  /// `paged` says whether there are breaks of pages, without which the first page is unknown, too.
+  explicit OdtReader(bool paged) {
+    if (paged) builder_.page(page_);
+  }
   void body(const pugi::xml_node& node, bool in_list) {
     for (const auto& child : node.children()) {
       const auto name = local_name(child);
@@ -134,7 +138,9 @@ Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderR
       [](const pugi::xml_node& node) { return std::string_view(node.name()) == "office:text"; });
   if (!text)
     return Status::unimplemented("is a table or drawing of OpenDocument; save it as CSV or PDF");
-  OdtReader reader;
+  const bool paged = static_cast<bool>(text.find_node(
+      [](const pugi::xml_node& node) { return local_name(node) == "soft-page-break"; }));
+  OdtReader reader(paged);
   reader.body(text, false);
   ReadDocument out = reader.finish();
   if (parse_entry(entries, "meta.xml", meta).ok()) {

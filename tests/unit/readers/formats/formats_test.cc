@@ -166,7 +166,22 @@ TEST(DocxReader, ReadsHeadingsListsTablesAndPages) {
   EXPECT_EQ(d.title, "The title");
   EXPECT_EQ(d.text, "## Chapter\n\nBody text.\n\n- item\n- item two\n\na | b\n\nOn page two.\n");
   EXPECT_EQ(heading_at(d, "Body"), "Chapter");
+  EXPECT_EQ(page_at(d, "Body"), 1u);
   EXPECT_EQ(page_at(d, "On page two"), 2u);
+}
+
+TEST(DocxReader, CountsAPageThatAuthorAndWordBothEndOnce) {
+  const auto p = [](const std::string& runs) { return "<w:p><w:r>" + runs + "</w:r></w:p>"; };
+  const std::string ended = R"(<w:br w:type="page"/>)", rendered = "<w:lastRenderedPageBreak/>";
+  const auto d = one(
+      docx_of(p("<w:t>One.</w:t>") + p(rendered + "<w:t>Two.</w:t>") + p(ended) +
+              p(rendered + "<w:t>Three.</w:t>") + p(ended + rendered + "<w:t>Four.</w:t>") +
+              p(ended) + p(ended) + p("<w:t>Six.</w:t>") + p(rendered + "<w:t>Seven.</w:t>")),
+      "pages.docx");
+  const std::pair<const char*, std::uint32_t> pages[] = {{"One", 1},  {"Two", 2}, {"Three", 3},
+                                                         {"Four", 4}, {"Six", 6}, {"Seven", 7}};
+  for (const auto& [text, page] : pages) EXPECT_EQ(page_at(d, text), page) << text;
+  EXPECT_EQ(page_at(one(docx_of(p("<w:t>Text.</w:t>")), "one.docx"), "Text"), 0u);
 }
 
 TEST(OdtReader, ReadsHeadingsAndParagraphs) {
@@ -180,6 +195,15 @@ TEST(OdtReader, ReadsHeadingsAndParagraphs) {
                   </office:text></o>)"}}),
                      "text.odt");
   EXPECT_EQ(d.text, "# Top\n\nOne  two\tthree.\n\n- a\n");
+  EXPECT_EQ(page_at(d, "One"), 0u);
+  const auto paged = one(zip_of({{"META-INF/manifest.xml", "<m/>"},
+                                 {"content.xml",
+                                  R"(<o xmlns:office="o" xmlns:text="t"><office:text>
+                  <text:p>First.</text:p><text:soft-page-break/><text:p>Second.</text:p>
+                  </office:text></o>)"}}),
+                         "paged.odt");
+  EXPECT_EQ(page_at(paged, "First"), 1u);
+  EXPECT_EQ(page_at(paged, "Second"), 2u);
   const auto locked = read(
       zip_of({{"META-INF/manifest.xml", "<m><encryption-data/></m>"}, {"content.xml", "xx"}}),
       "locked.odt");
