@@ -150,7 +150,8 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
     rules.private_addresses = config->fetch.private_addresses;
     rules.max_bytes = static_cast<std::uint64_t>(config->fetch.max_bytes);
     rules.seconds = static_cast<std::int32_t>(config->fetch.timeout_seconds);
-    auto batches = read_uploaded_files(*call->services.reader, rules, std::move(*files), problem);
+    auto batches = read_uploaded_files(*call->services.reader, rules, std::move(*files),
+                                       when_left(call), problem);
     if (problem) return call->fail(*problem);
     submit_batches(call, std::move(batches), put, wait);
   });

@@ -7,6 +7,7 @@
 #include "base/json_parse.h"
 #include "base/log.h"
 #include "ingest/document/document_id.h"
+#include "server/service/services.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -66,8 +67,17 @@ std::string metadata_of(const ReadDocument& read, const std::string& file_name,
 
 }  // namespace
 
+WhyStop when_left(std::shared_ptr<Call> call) {
+  return [call = std::move(call)]() -> std::optional<Problem> {
+    if (call->services.stopping) return make_problem("draining", "the service is shutting down");
+    if (call->exchange->client_gone()) return make_problem("internal", "the client left");
+    return std::nullopt;
+  };
+}
+
 std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
                                                const hub::FetchRules& rules, DocumentBatch batch,
+                                               const WhyStop& why_stop,
                                                std::optional<Problem>& problem) {
   const std::vector<UploadedFile> files = std::move(batch.files);
   std::vector<DocumentBatch> out(2);  // cut by tokens or as the caller says; at headings
@@ -80,6 +90,8 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
       out[0].documents.push_back(std::move(input));
       continue;
     }
+    problem = why_stop();
+    if (problem) return {};
     ReaderRequest request;
     request.name = file->name;
     std::string source = file->name;

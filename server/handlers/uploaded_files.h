@@ -1,15 +1,23 @@
 /// Files of a form: a reader makes documents of them, as `quire ingest` does.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "readers/reader_process.h"
 #include "server/hub/file_fetch.h"
 #include "server/json/document_request.h"
+#include "server/service/call.h"
 #include "server/support/problem.h"
 
 namespace quire {
+
+/// Says why no more files are to be read; none: reading goes on.
+using WhyStop = std::function<std::optional<Problem>()>;
+/// Returns what says so of a call whose client has left, or that the service's end overtakes.
+WhyStop when_left(std::shared_ptr<Call> call);
 
 /// Reads the batch's files, each in a child process, fetches first what is on the web, and puts
 /// their documents in the place of the files. An id comes from the file's name or address unless
@@ -17,10 +25,11 @@ namespace quire {
 /// caller chose how to cut.
 ///
 /// Returns the batches in order; none is empty. It blocks for as long as the reader is allowed to
-/// take. On a file that cannot be read it sets `problem` (a 4xx that names the file) and returns
-/// none.
+/// take for each file, and asks `why_stop` before each. On a file that cannot be read it sets
+/// `problem` (a 4xx that names the file) and returns none.
 std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
                                                const hub::FetchRules& rules, DocumentBatch batch,
+                                               const WhyStop& why_stop,
                                                std::optional<Problem>& problem);
 
 }  // namespace quire

@@ -100,7 +100,8 @@ void create_file(std::shared_ptr<Call> call) {
   const auto files = std::make_shared<DocumentBatch>(std::move(batch));
   const bool queued = call->services.maintenance->post([call, files, id] {
     std::optional<Problem> problem;
-    auto batches = read_uploaded_files(*call->services.reader, {}, std::move(*files), problem);
+    auto batches = read_uploaded_files(*call->services.reader, {}, std::move(*files),
+                                       when_left(call), problem);
     if (problem) return call->fail(*problem);
     cache_file(call, std::move(batches.front()), id);
   });
