@@ -16,6 +16,9 @@
 namespace quire {
 namespace {
 
+/// Reads of a document that changes all the time, before its readers are told so.
+constexpr int kMostTries = 10;
+
 Status no_document(std::string_view id) {
   return Status::not_found("no document " + std::string(id));
 }
@@ -265,14 +268,32 @@ Result<DocumentCounts> StoreCatalog::counts(std::string_view ns) {
 // -------------------------------------------------------------------------------------------------
 // Chunks and blocks
 
-Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::string_view id) {
+/// The text is read after the manifest: only if nothing was committed in between do they belong
+/// together.
+Result<StoreCatalog::Whole> StoreCatalog::whole(std::string_view ns, std::string_view id) const {
   QUIRE_RETURN_IF_ERROR(look_for(ns, id));
-  auto m = store_.get_document(ns, id);
-  if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
-  QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
-  CodePointCounter begin(text), end(text);
+  const auto known = [&](const Status& s) {
+    return s.code() == Code::kNotFound ? no_document(id) : s;
+  };
+  for (int attempt = 0; attempt < kMostTries; ++attempt) {
+    auto m = store_.get_document(ns, id);
+    if (!m.ok()) return known(m.status());
+    auto text = store_.get_text(ns, id);
+    const auto now = store_.get_document_head(ns, id);
+    if (!now.ok()) return known(now.status());
+    if (!is_unchanged(*m, *now)) continue;
+    if (!text.ok()) return known(text.status());
+    return Whole{std::move(*m), std::move(*text)};
+  }
+  return Status::unavailable("document '" + std::string(id) +
+                             "' changes faster than it can be read");
+}
+
+Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::string_view id) {
+  QUIRE_ASSIGN_OR_RETURN(const Whole d, whole(ns, id));
+  CodePointCounter begin(d.text), end(d.text);
   std::vector<ChunkInfo> out;
-  for (const DocumentChunk& c : m->chunks) {
+  for (const DocumentChunk& c : d.manifest.chunks) {
     ChunkInfo info;
     info.index = static_cast<std::int32_t>(out.size());
     info.byte_begin = c.byte_begin;
@@ -284,7 +305,7 @@ Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::st
     info.block_tokens = static_cast<std::int32_t>(c.block_tokens);
     info.key = c.key.hex();
     info.tier = first_tier(c);
-    info.place = place_of(m->marks, c.byte_begin, c.byte_end);
+    info.place = place_of(d.manifest.marks, c.byte_begin, c.byte_end);
     out.push_back(std::move(info));
   }
   return out;
@@ -298,11 +319,8 @@ Result<std::vector<TextMark>> StoreCatalog::marks(std::string_view ns, std::stri
 }
 
 Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::string_view id) {
-  QUIRE_RETURN_IF_ERROR(look_for(ns, id));
-  auto m = store_.get_document(ns, id);
-  if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
-  QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
-  return list_blocks(store_, engine_, *m, text, options_.tenant(ns));
+  QUIRE_ASSIGN_OR_RETURN(const Whole d, whole(ns, id));
+  return list_blocks(store_, engine_, d.manifest, d.text, options_.tenant(ns));
 }
 
 // -------------------------------------------------------------------------------------------------

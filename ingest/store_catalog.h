@@ -42,6 +42,12 @@ class StoreCatalog final : public DocumentCatalog {
   DocumentInfo describe(const DocumentManifest& manifest, bool with_cache) const;
   std::optional<ReadBehind> read_behind_of(const DocumentManifest& head) const;
   Status look_for(std::string_view ns, std::string_view id) const;
+  struct Whole {
+    DocumentManifest manifest;
+    std::string text;
+  };
+  /// Returns a stored document and its text, of one version.
+  Result<Whole> whole(std::string_view ns, std::string_view id) const;
   Result<DocumentInfo> describe_pending(std::string_view ns, const PendingDocument& pending);
   bool matches(const DocumentInfo& info, const DocumentFilter& filter) const;
   Status check_patch(const DocumentPatch& patch) const;

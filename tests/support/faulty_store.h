@@ -36,6 +36,8 @@ class FaultyStore final : public Store {
   /// Sets a function that is called on the reader's thread before every read of a document's head.
   /// Set it before the first read.
   void on_read_head(std::function<void()> hook) { on_read_head_ = std::move(hook); }
+  /// The same for texts.
+  void on_read_text(std::function<void()> hook) { on_read_text_ = std::move(hook); }
   /// Sets a function that is called after every deletion of a document, before the call returns.
   void on_deleted(std::function<void()> hook) { on_deleted_ = std::move(hook); }
 
@@ -201,6 +203,7 @@ class FaultyStore final : public Store {
     return behind_->get_document_head(ns, id);
   }
   Result<std::string> get_text(std::string_view ns, std::string_view id) override {
+    if (on_read_text_) on_read_text_();
     return behind_->get_text(ns, id);
   }
   Result<DocumentList> list_documents(std::string_view ns, const ListOptions& o) override {
@@ -340,7 +343,7 @@ class FaultyStore final : public Store {
   std::size_t on_their_way_ = 0;             // guarded by mu_; forwarded but not answered
   std::vector<std::function<void()>> held_;  // guarded by mu_
   std::atomic<int> begun_{0};
-  std::function<void()> on_read_head_, on_deleted_;
+  std::function<void()> on_read_head_, on_read_text_, on_deleted_;
   std::function<void()> on_job_saved_;
   std::atomic<int> countdown_{kOff}, length_{1}, writes_{0};
   std::atomic<bool> failed_{false};

@@ -96,6 +96,27 @@ TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
   EXPECT_EQ(service_->documents().list("default", {.limit = 0}).status().field(), "limit");
 }
 
+TEST_F(CatalogTest, ChunksAndBlocksAreOfTheVersionWhoseTextIsRead) {
+  std::atomic<bool> replace{false};
+  faulty_->on_read_text([&] {
+    if (replace.exchange(false)) put(one(doc("a", "\xC3\xA9\xC3\xA9 short")));
+  });
+  put(one(doc("a", prose(700, 1))));
+  replace = true;
+  const auto chunks = service_->documents().chunks("default", "a");
+  ASSERT_OK(chunks);
+  ASSERT_EQ(chunks->size(), 1u);
+  EXPECT_EQ(chunks->front().char_end, 8u);
+  put(one(doc("a", prose(700, 1))));
+  EXPECT_GT(service_->documents().chunks("default", "a")->size(), 1u);
+  replace = true;
+  const auto blocks = service_->documents().blocks("default", "a");
+  ASSERT_OK(blocks);
+  ASSERT_FALSE(blocks->empty());
+  EXPECT_EQ(blocks->back().chunk, 0);
+  EXPECT_EQ(blocks->back().char_end, 8u);
+}
+
 TEST_F(CatalogTest, PagesOverManyWaitingDocumentsMissNone) {
   const auto name = [](int i) { return "d" + std::to_string(100 + i); };
   for (int i = 0; i < 60; i += 3) put(one(doc(name(i), "text", R"({"n":1})")));
