@@ -166,10 +166,11 @@ Result<std::string> StoreCatalog::content(std::string_view ns, std::string_view 
   const auto pending = table_.pending(ns, id);
   if (!pending) QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   const auto head = store_.get_document_head(ns, id);
-  if (head.ok() && head->status == DocumentStatus::kFailed && !pending)
+  const bool failed = head.ok() && head->status == DocumentStatus::kFailed;
+  if (failed && !pending)
     return Status::precondition("the document '" + std::string(id) +
                                 "' failed, and its text was not kept; post it again");
-  auto text = store_.get_text(ns, id);
+  auto text = failed ? Result<std::string>(no_document(id)) : store_.get_text(ns, id);
   if (text.ok() || text.code() != Code::kNotFound) return text;
   if (pending && pending->type == JobType::kIngest) {
     auto input = table_.input(*pending);

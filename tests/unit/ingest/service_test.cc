@@ -586,6 +586,21 @@ TEST_F(ServiceTest, AFailedPrefillIsNamedAndCanBeRepeated) {
   EXPECT_THAT(job.results[0].error->message, testing::Not(testing::HasSubstr("secret")));
 }
 
+TEST_F(ServiceTest, TheTextOfAFailedDocumentThatIsPostedAgainIsTheOneThatWaits) {
+  engine_->fail_at(0, Status::io("disk"));
+  put(one(doc("a", "first text")));
+  ASSERT_EQ(service_->documents().get("default", "a")->status, DocumentStatus::kFailed);
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "second text")), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  const auto text = service_->documents().content("default", "a");
+  ASSERT_OK(text);
+  EXPECT_EQ(*text, "second text");
+  engine_->open();
+  wait(job);
+}
+
 TEST_F(ServiceTest, AFailedUpdateLeavesTheOldVersion) {
   put(one(doc("a", "old text")));
   engine_->fail_at(0, Status::io("disk"));
