@@ -234,6 +234,7 @@ void get_document(std::shared_ptr<Call> call) {
 }
 
 void patch_document(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const auto body = body_json(*call);
   if (!body) return;
   DocumentPatch patch;
@@ -246,7 +247,7 @@ void patch_document(std::shared_ptr<Call> call) {
 
 void delete_document(std::shared_ptr<Call> call) {
   DocumentCondition condition;
-  if (!read_condition(*call, condition)) return;
+  if (!check_parameters(*call, {}) || !read_condition(*call, condition)) return;
   const std::string id = call->path_param("id");
   if (const auto s = call->services.ingest->documents().remove(call->ns, id, condition); !s.ok())
     return fail_document(*call, s, id);
@@ -254,6 +255,7 @@ void delete_document(std::shared_ptr<Call> call) {
 }
 
 void bulk_delete(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const auto body = body_json(*call);
   if (!body) return;
   BulkDelete request;
@@ -269,6 +271,7 @@ void bulk_delete(std::shared_ptr<Call> call) {
 }
 
 void document_content(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const std::string id = call->path_param("id");
   auto text = call->services.ingest->documents().content(call->ns, id);
   if (!text.ok()) return fail_document(*call, text.status(), id);
@@ -279,6 +282,7 @@ void document_content(std::shared_ptr<Call> call) {
 }
 
 void document_chunks(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const std::string id = call->path_param("id");
   const auto chunks = call->services.ingest->documents().chunks(call->ns, id);
   if (!chunks.ok()) return fail_document(*call, chunks.status(), id);
@@ -288,6 +292,7 @@ void document_chunks(std::shared_ptr<Call> call) {
 }
 
 void document_blocks(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const std::string id = call->path_param("id");
   const auto blocks = call->services.ingest->documents().blocks(call->ns, id);
   if (!blocks.ok()) return fail_document(*call, blocks.status(), id);
@@ -297,6 +302,7 @@ void document_blocks(std::shared_ptr<Call> call) {
 }
 
 void warm_document(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   if (!call->request().body.empty()) {
     const auto body = body_json(*call);
     if (!body) return;

@@ -36,6 +36,7 @@ void list_jobs(std::shared_ptr<Call> call) {
 }
 
 void get_job(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const std::string id = call->path_param("id");
   const auto job = call->services.ingest->jobs().job(call->ns, id);
   if (!job.ok()) return fail_job(*call, job.status(), id);
@@ -43,6 +44,7 @@ void get_job(std::shared_ptr<Call> call) {
 }
 
 void cancel_job(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const std::string id = call->path_param("id");
   const auto job = call->services.ingest->jobs().cancel_job(call->ns, id);
   if (!job.ok()) return fail_job(*call, job.status(), id);

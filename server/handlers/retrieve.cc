@@ -156,6 +156,7 @@ std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
 namespace handlers {
 
 void retrieve(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
   const auto body = body_json(*call);
   if (!body) return;
   RetrieveBody read;

@@ -57,6 +57,12 @@ TEST_F(BadInputTest, WrongTypesAndUnknownFields) {
   expect(ask(R"({"query":"q","system":"Be nice."})"), 400, "invalid_value", "system");
   expect(service->call("GET", "/v1/documents?limt=3"), 400, "unknown_field", "limt");
   expect(service->call("GET", "/v1/documents?limit=0"), 400, "invalid_value", "limit");
+  expect(service->call("GET", "/v1/documents/d/chunks?limit=1"), 400, "unknown_field", "limit");
+  // A parameter that asks for less is not passed over, least of all here.
+  expect(service->call("DELETE", "/v1/documents/d?dry_run=true"), 400, "unknown_field", "dry_run");
+  expect(service->call("POST", "/v1/documents/delete?dry_run=true", R"({"ids":["d"]})"), 400,
+         "unknown_field", "dry_run");
+  expect(service->call("POST", "/v1/retrieve?k=1", R"({"query":"q"})"), 400, "unknown_field", "k");
   expect(service->call("POST", "/v1/query", "q", {}, "text/plain"), 415, "unsupported_media_type");
   expect(service->call("POST", "/v1/documents", "x", {}, "application/x-tar"), 415,
          "unsupported_media_type");
