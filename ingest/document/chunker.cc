@@ -509,8 +509,8 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
 std::vector<TextMark> markdown_marks(std::string_view text) {
   HeadingPath path;
   std::vector<TextMark> marks;
+  std::size_t bytes = 0;
   for (const MarkdownHeading& heading : find_markdown_headings(text)) {
-    if (marks.size() == kMaxMarks) break;
     std::string_view title = line_at(text, heading.begin).text;
     const auto trim = [&title](std::string_view what) {
       title.remove_prefix(std::min(title.find_first_not_of(what), title.size()));
@@ -522,6 +522,11 @@ std::vector<TextMark> markdown_marks(std::string_view text) {
     constexpr std::size_t kMostBytes = 512;  // of one title; a path has at most six
     path.open(heading.depth, std::string(title.substr(0, code_point_floor(title, kMostBytes))));
     marks.push_back({heading.begin, 0, path.path()});
+    bytes += marks.back().heading.size();
+    if (marks.size() < kMaxMarks && bytes <= kMaxMarkBytes) continue;
+    // A document keeps no more, and what follows is not below the heading before.
+    marks.back().heading.clear();
+    break;
   }
   return marks;
 }

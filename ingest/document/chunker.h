@@ -81,7 +81,8 @@ struct MarkdownHeading {
   int depth = 0;
 };
 std::vector<MarkdownHeading> find_markdown_headings(std::string_view text);
-/// Returns the path of headings of each section of a Markdown text.
+/// Returns the path of headings of each section of a Markdown text, as far as a document keeps
+/// them (check_marks()); the last mark then has no heading.
 std::vector<TextMark> markdown_marks(std::string_view text);
 
 }  // namespace quire

@@ -172,6 +172,17 @@ TEST(MarkdownMarks, NameThePathOfHeadings) {
   EXPECT_TRUE(markdown_marks("").empty());
 }
 
+TEST(MarkdownMarks, AreNoMoreThanADocumentKeeps) {
+  std::string text;
+  for (int depth = 1; depth < 6; ++depth)
+    text += std::string(static_cast<std::size_t>(depth), '#') + " " + std::string(500, 'a') + "\n";
+  for (int i = 0; i < 20'000; ++i) text += "###### x\n";
+  const auto marks = markdown_marks(text);
+  EXPECT_GT(marks.size(), 1000u);
+  EXPECT_TRUE(check_marks(marks, text.size()).ok());
+  EXPECT_EQ(marks.back().heading, "");
+}
+
 /// A tokenizer with a token for each byte, also of white space, and with those of kTestPrompt.
 std::shared_ptr<const Tokenizer> byte_tokenizer() {
   TokenizerFiles files;
