@@ -17,6 +17,8 @@ namespace {
 /// Number of deleted chunks kept before everything is renumbered.
 constexpr std::size_t kDeadSlotsKept = 1024;
 constexpr std::int64_t kTermBytes = 96;  ///< bytes of a different word: its entry and its lists
+/// Looking one document up in a file costs about as much as reading so many in a row.
+constexpr std::size_t kRowsOfLookup = 16;
 
 }  // namespace
 
@@ -245,10 +247,21 @@ Result<LexicalIndex::Scores> LexicalIndex::scores(const std::vector<std::string>
 
 /// Adds the best `limit` candidates of a file, and those with the score of the last.
 Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std::size_t limit,
-                                  Unit unit, const Filter& filter,
+                                  Unit unit, const Filter& filter, const Ids* only,
                                   std::vector<Candidate>* found) const {
   const LexicalFile& file = files_[number];
   const std::vector<double>& of_chunk = scores.files[number];
+  std::optional<std::set<std::uint32_t>> rows;  // none: all, and what is read tells its id
+  if (only && only->size() * kRowsOfLookup < file.num_rows()) {
+    rows.emplace();
+    for (const std::string& id : *only) {
+      QUIRE_ASSIGN_OR_RETURN(const auto row, file.find(id));
+      if (row) rows->insert(*row);
+    }
+  }
+  const auto passes = [&](const LexicalFile::Document& d) {
+    return (!only || only->contains(d.id)) && (!filter || filter(d.id, d.metadata_json));
+  };
   // Best first; the documents are read, and asked the filter, until there are enough.
   std::vector<std::uint32_t> order = scores.found[number];
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
@@ -261,11 +274,12 @@ Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std:
   for (const std::uint32_t chunk : order) {
     if (enough >= limit && of_chunk[chunk] < last) return {};
     const std::uint32_t row = file.row_of(chunk);
+    if (rows && !rows->contains(row)) continue;
     if (unit == Unit::kBestChunkOfDocument && !taken.insert(row).second) continue;
     const auto [at, fresh] = read.try_emplace(row);
     if (fresh) {
       QUIRE_ASSIGN_OR_RETURN(LexicalFile::Document d, file.document(row));
-      if (!filter || filter(d.id, d.metadata_json)) at->second = std::move(d);
+      if (passes(d)) at->second = std::move(d);
     }
     if (!at->second) continue;
     found->push_back(
@@ -276,9 +290,14 @@ Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std:
   if (enough >= limit) return {};
   // The rest have no word of the query; rows are ordered by id.
   for (std::uint32_t row = 0; row < file.num_rows() && enough < limit; ++row) {
+    if (rows) {
+      const auto next = rows->lower_bound(row);
+      if (next == rows->end()) break;
+      row = *next;
+    }
     if (!file.is_live(row) || taken.contains(row)) continue;
     QUIRE_ASSIGN_OR_RETURN(const LexicalFile::Document d, file.document(row));
-    if (d.num_chunks == 0 || (filter && !filter(d.id, d.metadata_json))) continue;
+    if (d.num_chunks == 0 || !passes(d)) continue;
     const std::uint32_t chunks = unit == Unit::kBestChunkOfDocument ? 1 : d.num_chunks;
     for (std::uint32_t i = 0; i < chunks; ++i) {
       if (of_chunk[d.first_chunk + i] > 0) continue;
@@ -291,11 +310,11 @@ Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std:
 
 Result<std::vector<ChunkHit>> LexicalIndex::search(const std::vector<std::string>& query,
                                                    std::size_t limit, Unit unit,
-                                                   const Filter& filter) const {
+                                                   const Filter& filter, const Ids* only) const {
   QUIRE_ASSIGN_OR_RETURN(const Scores scores, this->scores(query));
   std::vector<Candidate> in_files;
   for (std::size_t i = 0; i < files_.size(); ++i)
-    QUIRE_RETURN_IF_ERROR(find_in_file(i, scores, limit, unit, filter, &in_files));
+    QUIRE_RETURN_IF_ERROR(find_in_file(i, scores, limit, unit, filter, only, &in_files));
   struct Ranked {
     double score;
     const std::string* id;
@@ -304,8 +323,8 @@ Result<std::vector<ChunkHit>> LexicalIndex::search(const std::vector<std::string
   };
   std::vector<Ranked> found;
   for (const Candidate& c : in_files) found.push_back({c.score, &c.id, c.chunk, c.version});
-  for (const auto& [id, d] : documents_) {
-    if (d.num_chunks == 0 || (filter && !filter(id, d.metadata_json))) continue;
+  const auto add = [&](const std::string& id, const Document& d) {
+    if (d.num_chunks == 0 || (filter && !filter(id, d.metadata_json))) return;
     std::uint32_t best = 0;
     for (std::uint32_t i = 0; i < d.num_chunks; ++i) {
       if (unit == Unit::kChunk)
@@ -315,6 +334,12 @@ Result<std::vector<ChunkHit>> LexicalIndex::search(const std::vector<std::string
     }
     if (unit == Unit::kBestChunkOfDocument)
       found.push_back({scores.memory[d.first_slot + best], &id, best, d.version});
+  };
+  if (only) {
+    for (const std::string& id : *only)
+      if (const auto at = documents_.find(id); at != documents_.end()) add(at->first, at->second);
+  } else {
+    for (const auto& [id, d] : documents_) add(id, d);
   }
   const auto before = [](const Ranked& a, const Ranked& b) {
     if (a.score != b.score) return a.score > b.score;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -55,9 +56,12 @@ class LexicalIndex {
   /// kBestChunkOfDocument each document has one chunk, its best. Statistics always cover the whole
   /// namespace.
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
-  /// Errors: kIo (a file cannot be read).
+  using Ids = std::set<std::string>;
+  /// `only` names the documents that are looked at, without reading others (null: all). Errors: kIo
+  /// (a file cannot be read).
   Result<std::vector<ChunkHit>> search(const std::vector<std::string>& query, std::size_t limit,
-                                       Unit unit, const Filter& filter = {}) const;
+                                       Unit unit, const Filter& filter = {},
+                                       const Ids* only = nullptr) const;
 
   /// Returns the version of an indexed document; 0: not indexed.
   std::uint64_t version(std::string_view id) const;
@@ -99,7 +103,7 @@ class LexicalIndex {
   void compact();
   Result<Scores> scores(const std::vector<std::string>& query) const;
   Status find_in_file(std::size_t file, const Scores& scores, std::size_t limit, Unit unit,
-                      const Filter& filter, std::vector<Candidate>* found) const;
+                      const Filter& filter, const Ids* only, std::vector<Candidate>* found) const;
 
   Bm25 bm25_;
   std::map<std::string, Document, std::less<>> documents_;

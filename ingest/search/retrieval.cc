@@ -421,12 +421,11 @@ Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& ind
                                              [](const ChunkHit& h) { return h.score <= 0; });
   const auto named = named_by(ns, naming.first(to_size(matching - naming.begin())), titles->second);
   if (named.empty()) return {};
-  const auto is_named = [&](const std::string& id, const std::string& metadata) {
-    return named.contains(id) && (!filter || filter(id, metadata));
-  };
+  LexicalIndex::Ids ids;
+  for (const auto& [id, score] : named) ids.insert(id);
   QUIRE_ASSIGN_OR_RETURN(
       const std::vector<ChunkHit> best,
-      index.search(words, named.size(), LexicalIndex::Unit::kBestChunkOfDocument, is_named));
+      index.search(words, ids.size(), LexicalIndex::Unit::kBestChunkOfDocument, filter, &ids));
   const std::size_t limit = ranking.size();
   for (ChunkHit hit : best) {
     // Its BM25 score is of another scale, and a text that is in neither ranking has none here.
@@ -471,7 +470,7 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
                            index.search(words, std::max(limit, kNamingResults),
                                         by_chunk ? LexicalIndex::Unit::kChunk
                                                  : LexicalIndex::Unit::kBestChunkOfDocument,
-                                        filter));
+                                        filter, only.empty() ? nullptr : &only));
     if (request.scorer == RetrieveScorer::kBm25) {
       QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request, rankings[0]));
       rankings[0].resize(std::min(rankings[0].size(), limit));

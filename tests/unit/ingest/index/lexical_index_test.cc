@@ -206,5 +206,36 @@ TEST(LexicalIndex, AFolderThatCannotBeWrittenLeavesItUnchanged) {
   EXPECT_GT(index.spillable_bytes(), 0);
 }
 
+TEST(LexicalIndex, NamedDocumentsAreThoseThatAFilterOfTheirIdsLeaves) {
+  LexicalIndex index;
+  for (int i = 0; i < 300; ++i) {
+    const std::string word = "w" + std::to_string(i % 7);
+    index.put(document("d" + std::to_string(i), {word + " common", "common text", word + " end"}));
+    if (i == 150) {
+      ASSERT_TRUE(index.spill(::testing::TempDir()).ok());
+    }
+  }
+  ASSERT_TRUE(index.remove("d9"));
+  // Few are looked up in the file, many are read; some are not there.
+  LexicalIndex::Ids few = {"d2", "d9", "d44", "d207", "nobody"}, many;
+  for (int i = 0; i < 300; i += 2) many.insert("d" + std::to_string(i));
+  for (const LexicalIndex::Ids& only : {few, many}) {
+    const LexicalIndex::Filter is_named = [&](const std::string& id, const std::string&) {
+      return only.contains(id);
+    };
+    for (const Unit unit : {Unit::kChunk, Unit::kBestChunkOfDocument}) {
+      for (const std::size_t limit : {1u, 4u, 1000u}) {
+        for (const std::vector<std::string>& query :
+             {std::vector<std::string>{"w2", "end"}, {"common"}, {"nothing"}}) {
+          const auto a = *index.search(query, limit, unit, {}, &only),
+                     b = *index.search(query, limit, unit, is_named);
+          EXPECT_EQ(names(a), names(b)) << limit << query[0];
+          for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].score, b[i].score);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire
