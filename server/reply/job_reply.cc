@@ -1,5 +1,10 @@
 #include "server/reply/job_reply.h"
 
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "base/index.h"
 #include "server/reply/document_reply.h"
 
 namespace quire {
@@ -124,6 +129,24 @@ const Reply<JobSnapshot>& job_reply() {
 
 json::object job_json(const JobSnapshot& job) { return job_reply().json(job); }
 
+namespace {
+
+/// Returns a text that names a document by its place in its job, with the place in the call, which
+/// is so much further on.
+std::string with_place_in_call(std::string text, std::int64_t further) {
+  constexpr std::string_view kOpen = "documents[";
+  const std::size_t open = text.find(kOpen);
+  if (open == std::string::npos) return text;
+  const std::size_t at = open + kOpen.size();
+  std::int64_t place = 0;
+  const char *begin = text.data() + at, *all = text.data() + text.size();
+  const auto [end, error] = std::from_chars(begin, all, place);
+  if (error != std::errc() || end == all || *end != ']') return text;
+  return text.replace(at, to_size(end - begin), std::to_string(place + further));
+}
+
+}  // namespace
+
 IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
   IngestOutcome all;
   static_cast<JobSnapshot&>(all) = jobs.at(0);
@@ -135,6 +158,10 @@ IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
     every_result = every_result && !job.results.empty();
     for (JobItem item : job.results) {
       item.index += static_cast<std::int32_t>(all.counts.total);
+      if (item.error) {
+        item.error->param = with_place_in_call(std::move(item.error->param), all.counts.total);
+        item.error->message = with_place_in_call(std::move(item.error->message), all.counts.total);
+      }
       all.results.push_back(std::move(item));
     }
     all.counts.total += job.counts.total;

@@ -234,5 +234,23 @@ TEST(Replies, EveryRetrieverStatisticIsShown) {
   }
 }
 
+TEST(IngestReply, ErrorsNameDocumentsByTheirPlaceInTheCall) {
+  JobSnapshot first, second;
+  first.counts.total = 3;
+  first.results.resize(3);
+  second.counts.total = 2;
+  second.results.resize(2);
+  second.results[1].index = 1;
+  second.results[1].error = ItemError{"invalid_value", "documents[1].text is not valid UTF-8",
+                                      "documents[1].text"};
+  second.results[0].error = ItemError{"cache_full", "a document has no room", ""};
+  const IngestOutcome all = join_jobs({first, second});
+  ASSERT_EQ(all.results.size(), 5u);
+  EXPECT_EQ(all.results[4].index, 4);
+  EXPECT_EQ(all.results[4].error->param, "documents[4].text");
+  EXPECT_EQ(all.results[4].error->message, "documents[4].text is not valid UTF-8");
+  EXPECT_EQ(all.results[3].error, second.results[0].error);
+}
+
 }  // namespace
 }  // namespace quire
