@@ -120,11 +120,20 @@ void JobTable::enqueue(const JobPtr& job) {
     }
     job->states[i].stage = Stage::kQueued;
     job->states[i].cancelled = std::stop_source();
-    queue_.push_back({job, i});
-    active_[{job->record.ns, item.view.id}].refs.push_back({job, i});
+    job->states[i].place = ++last_place_;
+    ActiveKey& active = active_[{job->record.ns, item.view.id}];
+    active.refs.push_back({job, i});
+    offer(active);
     ++queued_items_;
     queued_bytes_ += item.input_bytes;
   }
+}
+
+/// Puts the first item of an id into the queue, unless one of them is at work.
+void JobTable::offer(const ActiveKey& active) {
+  if (active.busy || active.refs.empty()) return;
+  const ItemRef& first = active.refs.front();
+  queue_.emplace(first.job->states[first.item].place, first);
 }
 
 std::optional<Work> JobTable::next() {
@@ -136,44 +145,31 @@ std::optional<Work> JobTable::next() {
   if (stopping_ || halted_ ||
       in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
-  std::set<Key> passed;  // an id waits for its earlier items
-  for (auto it = queue_.begin(); it != queue_.end();) {
-    Job& job = *it->job;
-    if (job.spilled || job.states[it->item].stage != Stage::kQueued) {  // cancelled while it waited
-      it = queue_.erase(it);
-      continue;
-    }
-    ItemState& state = job.states[it->item];
-    const ItemRecord& item = job.record.items[it->item];
-    const Key key{job.record.ns, item.view.id};
-    ActiveKey& active = active_[key];
-    if (!passed.insert(key).second || active.busy) {
-      ++it;
-      continue;
-    }
-    active.busy = true;
-    state.stage = Stage::kWorking;
-    if (!job.begun) job.begun = std::chrono::steady_clock::now();
-    if (job.record.status == JobStatus::kQueued) {
-      job.record.status = JobStatus::kRunning;
-      job.record.started_ms = options_.now_ms();
-      job.share_due = shared_ != nullptr;
-    }
-    --queued_items_;
-    queued_bytes_ -= item.input_bytes;
-    ++in_flight_;
-    Work work{job.record.id,
-              job.record.ns,
-              job.record.type,
-              job.record.created_ms,
-              item,
-              job.settings,
-              state.cancelled.get_token()};
-    mark_progress(it->job);
-    queue_.erase(it);
-    return work;
+  if (queue_.empty()) return std::nullopt;
+  const ItemRef first = queue_.extract(queue_.begin()).mapped();
+  Job& job = *first.job;
+  ItemState& state = job.states[first.item];
+  const ItemRecord& item = job.record.items[first.item];
+  active_[{job.record.ns, item.view.id}].busy = true;  // an id waits for its earlier items
+  state.stage = Stage::kWorking;
+  if (!job.begun) job.begun = std::chrono::steady_clock::now();
+  if (job.record.status == JobStatus::kQueued) {
+    job.record.status = JobStatus::kRunning;
+    job.record.started_ms = options_.now_ms();
+    job.share_due = shared_ != nullptr;
   }
-  return std::nullopt;
+  --queued_items_;
+  queued_bytes_ -= item.input_bytes;
+  ++in_flight_;
+  Work work{job.record.id,
+            job.record.ns,
+            job.record.type,
+            job.record.created_ms,
+            item,
+            job.settings,
+            state.cancelled.get_token()};
+  mark_progress(first.job);
+  return work;
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -245,10 +241,11 @@ bool JobTable::requeue(const Work& work) {
     const auto i = to_size(work.item.view.index);
     if (!job || job->record.items[i].view.finished()) return false;
     ItemState& state = job->states[i];
-    state = {Stage::kQueued, 0, 0, std::stop_source()};
+    state = {Stage::kQueued, 0, 0, std::stop_source(), state.place};
     job->record.items[i].view.status = DocumentStatus::kQueued;
-    active_[{job->record.ns, work.item.view.id}].busy = false;
-    queue_.push_front({job, i});
+    ActiveKey& active = active_[{job->record.ns, work.item.view.id}];
+    active.busy = false;
+    offer(active);
     --in_flight_;
     ++queued_items_;
     queued_bytes_ += work.item.input_bytes;
@@ -321,9 +318,14 @@ void JobTable::release_key(const JobPtr& job, std::size_t i, bool was_working) {
   if (was_working) --in_flight_;
   const auto it = active_.find(key);
   if (it == active_.end()) return;
-  std::erase_if(it->second.refs, [&](const ItemRef& r) { return r.job == job && r.item == i; });
+  auto& refs = it->second.refs;
+  const auto at = std::ranges::find_if(
+      refs, [&](const ItemRef& r) { return r.job == job && r.item == i; });
+  if (at != refs.end()) refs.erase(at);
+  queue_.erase(job->states[i].place);
   if (was_working) it->second.busy = false;
-  if (!it->second.refs.empty()) return;
+  offer(it->second);
+  if (!refs.empty()) return;
   active_.erase(it);
   std::erase_if(waiters_, [&](const std::weak_ptr<Waiter>& weak) {
     const auto waiter = weak.lock();

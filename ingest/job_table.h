@@ -159,6 +159,7 @@ class JobTable final : public JobBoard {
     Stage stage = Stage::kDone;
     std::uint64_t tokens_total = 0, tokens_done = 0;  // 0: not known yet
     std::stop_source cancelled{std::nostopstate};     // of one that is not done
+    std::uint64_t place = 0;                          // in the order of submission
   };
   struct ListenerBox {
     JobListener call;
@@ -185,7 +186,7 @@ class JobTable final : public JobBoard {
     std::size_t item = 0;
   };
   struct ActiveKey {
-    std::vector<ItemRef> refs;  // in order of submission
+    std::deque<ItemRef> refs;  // in order of submission
     bool busy = false;
   };
   struct Waiter {
@@ -204,6 +205,7 @@ class JobTable final : public JobBoard {
   JobPtr find(std::string_view ns, std::string_view job_id) const;
   JobPtr find_work(const Work& work) const;  // also one that was lost meanwhile
   void enqueue(const JobPtr& job);
+  void offer(const ActiveKey& active);
   void restore(JobRecord record);
   static ItemOutcome cancelled_outcome();
   static void apply(const ItemOutcome& outcome, ItemRecord* item);
@@ -254,7 +256,9 @@ class JobTable final : public JobBoard {
   std::condition_variable changed_;                  // signals commits, saves and work in flight
   std::condition_variable notify_;                   // wakes the notifier
   std::map<std::string, JobPtr, std::less<>> jobs_;  // guarded by mu_, like all members below
-  std::deque<ItemRef> queue_;
+  /// By place: of each id that nothing works on the first item.
+  std::map<std::uint64_t, ItemRef> queue_;
+  std::uint64_t last_place_ = 0;
   std::map<Key, ActiveKey> active_;
   std::map<Key, int> commit_holds_;
   std::size_t queued_items_ = 0;

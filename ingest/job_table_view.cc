@@ -206,7 +206,7 @@ JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_v
   const std::lock_guard lock(mu_);
   const auto it = active_.find({std::string(ns), std::string(id)});
   if (it == active_.end()) return out;
-  const std::vector<ItemRef> refs = it->second.refs;  // those cancelled are taken out of it
+  const std::deque<ItemRef> refs = it->second.refs;  // those cancelled are taken out of it
   for (const ItemRef& ref : refs) {
     if (ref.job->record.items[ref.item].view.finished()) continue;
     ++out.num_items_;

@@ -445,6 +445,35 @@ TEST_F(ServiceTest, AResolvedDocumentOutlivesItsDeletion) {
   EXPECT_EQ(service_->documents().remove("default", "a").code(), Code::kNotFound);
 }
 
+TEST_F(ServiceTest, DocumentsAreTakenInTheOrderOfTheirSubmission) {
+  service_->stop();
+  options_.max_documents_in_flight = 1;
+  make_service();
+  std::mutex mu;
+  std::vector<std::string> order;
+  store_->watch_documents([&](std::string_view, std::string_view id) {
+    const std::lock_guard lock(mu);
+    order.emplace_back(id);
+  });
+  engine_->close();
+  std::vector<Result<JobSnapshot>> jobs;
+  for (const auto& [id, text] : std::vector<std::pair<std::string, std::string>>{
+           {"a", "one"}, {"b", "two"}, {"a", "three"}, {"c", "four"}, {"b", "five"}, {"d", "six"}})
+    jobs.push_back(service_->submit("default", one(doc(id, text)), {}));
+  engine_->wait_for_one();
+  EXPECT_EQ(service_->stats().documents_waiting, 5);
+  EXPECT_EQ(service_->jobs().cancel_job("default", jobs[2]->id)->status, JobStatus::kCancelled);
+  engine_->open();
+  for (const std::size_t i : {0u, 1u, 3u, 4u, 5u})
+    EXPECT_EQ(wait(jobs[i]).status, JobStatus::kSucceeded) << i;
+  store_->watch_documents({});
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  EXPECT_THAT(order, ElementsAre("a", "b", "c", "b", "d"));
+  EXPECT_EQ(*service_->documents().content("default", "a"), "one");
+  EXPECT_EQ(*service_->documents().content("default", "b"), "five");
+  EXPECT_EQ(service_->stats().documents_waiting, 0);
+}
+
 TEST_F(ServiceTest, ADeletionEndsEqualDocumentsOfOneCall) {
   engine_->close();
   std::vector<DocumentInput> batch;
