@@ -18,7 +18,9 @@ void read_marks(JsonReader& r, std::string_view text, std::vector<TextMark>& out
   out.reserve(list->size());
   CodePointSeeker seeker(text);
   std::int64_t least = 0;
-  for (std::size_t i = 0; i < list->size() && r.ok(); ++i) {
+  std::size_t heading_bytes = 0;
+  // A heading that goes on costs memory in each mark, so too many of them are read no further.
+  for (std::size_t i = 0; i < list->size() && r.ok() && heading_bytes <= kMaxMarkBytes; ++i) {
     JsonReader one((*list)[i], r.path_of("marks") + "[" + std::to_string(i) + "]");
     std::int64_t start = 0, page = 0;
     TextMark mark;
@@ -39,6 +41,7 @@ void read_marks(JsonReader& r, std::string_view text, std::vector<TextMark>& out
     }
     r.adopt(one.error());
     mark.page = static_cast<std::uint32_t>(page);
+    heading_bytes += mark.heading.size();
     out.push_back(std::move(mark));
   }
   if (!r.ok()) return;

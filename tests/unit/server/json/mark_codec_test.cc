@@ -5,6 +5,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/json_parse.h"
+#include "cachestore/format/document.h"
 #include "server/json/document_request.h"
 
 namespace quire {
@@ -34,6 +35,17 @@ TEST(MarkCodec, WhatIsWrittenIsReadAgain) {
   const json::object body{{"text", text}, {"marks", marks_json(marks, text)}};
   ASSERT_FALSE(read(json::serialize(body), d));
   EXPECT_EQ(d.marks, marks);
+}
+
+TEST(MarkCodec, AHeadingThatGoesOnIsCopiedOnlyAsOftenAsADocumentMayHaveIt) {
+  std::string body = R"({"text":"x","marks":[{"start":0,"heading":")" + std::string(4096, 'a') +
+                     R"("})";
+  for (int i = 0; i < 20'000; ++i) body += R"(,{"start":0})";
+  DocumentInput d;
+  const auto e = read(body + "]}", d);
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->path, "d.marks");
+  EXPECT_LE(d.marks.size(), kMaxMarkBytes / 4096 + 1);
 }
 
 TEST(MarkCodec, ErrorsNameThePath) {
