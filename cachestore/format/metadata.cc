@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <compare>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -35,32 +37,46 @@ std::string term_of(char kind, std::string_view key, std::string_view value) {
   return {reinterpret_cast<const char*>(digest.bytes.data()), kTermBytes};
 }
 
-std::string number_term(std::string_view key, double number) {
-  const double value = number == 0 ? 0 : number;  // without the sign of a zero
+/// A number as the widest type of C++, which holds every integer of 64 bits: as a double, those
+/// above 2^53 would equal their neighbours.
+using Number = long double;
+static_assert(std::numeric_limits<Number>::digits >= 64);
+
+/// Neighbours may have one term, so what it finds is compared.
+std::string number_term(std::string_view key, Number number) {
+  const double value = number == 0 ? 0 : static_cast<double>(number);  // without a zero's sign
   char bytes[sizeof value];
   std::memcpy(bytes, &value, sizeof value);
   return term_of('n', key, {bytes, sizeof bytes});
 }
 
-std::optional<double> number_in(std::string_view text) {
+/// Returns the number that a value is; none: it is none.
+std::optional<Number> number_of(const json::value& value) {
+  if (const std::int64_t* whole = value.if_int64()) return static_cast<Number>(*whole);
+  if (const std::uint64_t* large = value.if_uint64()) return static_cast<Number>(*large);
+  if (const double* any = value.if_double()) return *any;
+  return std::nullopt;
+}
+
+std::optional<Number> number_in(std::string_view text) {
   json::value number;
-  if (parse_json(text, number) || !number.is_number()) return std::nullopt;
-  return number.to_number<double>();
+  if (parse_json(text, number)) return std::nullopt;
+  return number_of(number);
 }
 
 bool equals(const json::value& value, const std::string& wanted) {
   if (value.is_structured()) return false;
   if (text_form(value) == wanted) return true;
   // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
-  return value.is_number() && number_in(wanted) == value.to_number<double>();
+  return value.is_number() && number_in(wanted) == number_of(value);
 }
 
 /// Returns how the value compares with a bound; unordered: they cannot be compared.
 std::partial_ordering compare(const json::value& value, const std::string& bound) {
   if (value.is_string()) return std::string_view(value.get_string()) <=> std::string_view(bound);
-  const auto number = number_in(bound);
-  if (!value.is_number() || !number) return std::partial_ordering::unordered;
-  return value.to_number<double>() <=> *number;
+  const auto number = number_of(value), limit = number_in(bound);
+  if (!number || !limit) return std::partial_ordering::unordered;
+  return *number <=> *limit;
 }
 
 bool inside(const MetadataCondition& c, const json::value& value) {
@@ -91,8 +107,8 @@ bool holds(const MetadataCondition& c, const json::value* member) {
 }
 
 void add_term(std::string_view key, const json::value& value, std::vector<std::string>* terms) {
-  if (value.is_number())
-    terms->push_back(number_term(key, value.to_number<double>()));
+  if (const auto number = number_of(value))
+    terms->push_back(number_term(key, *number));
   else if (!value.is_structured())
     terms->push_back(term_of('t', key, text_form(value)));
 }

@@ -33,6 +33,22 @@ MetadataCondition on(const std::string& key) {
   return c;
 }
 
+TEST(MetadataTest, LargeIntegersAreNotTheirNeighbours) {
+  const std::string odd =
+      R"({"id":9007199254740993,"big":18446744073709551615,"low":-9007199254740993})";
+  EXPECT_TRUE(metadata_matches(odd, {{"id", "9007199254740993"}}));
+  EXPECT_FALSE(metadata_matches(odd, {{"id", "9007199254740992"}}));
+  EXPECT_FALSE(metadata_matches(odd, {{"id", "9007199254740994"}}));
+  EXPECT_FALSE(metadata_matches(odd, {{"big", "18446744073709551614"}}));
+  EXPECT_FALSE(metadata_matches(odd, {{"low", "-9007199254740992"}}));
+  EXPECT_TRUE(metadata_matches(R"({"id":4.0})", {{"id", "4"}}));
+  MetadataCondition above, at_most;
+  above.key = at_most.key = "id";
+  above.above = at_most.at_most = "9007199254740992";
+  EXPECT_TRUE(metadata_matches(odd, {above}));
+  EXPECT_FALSE(metadata_matches(odd, {at_most}));
+}
+
 TEST(MetadataTest, BoundsCompareNumbersAndText) {
   const std::string m = R"({"n":2024.5,"d":"2024-03-01","b":true,"a":[1,9],"z":null})";
   const auto passes = [&](const char* key, const char* above, const char* at_least,
