@@ -427,12 +427,28 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
       "the document is deleted, but its job could not be saved, so a crash may bring it back");
 }
 
+/// Deletes a document that matched when it had this tag, unless it does not any more. Returns false
+/// if it does not.
+Result<bool> StoreCatalog::remove_matching(std::string_view ns, const std::string& id,
+                                           std::string tag, const DocumentFilter& filter) {
+  for (int attempt = 0;; ++attempt) {
+    DocumentCondition condition;
+    condition.if_match = std::move(tag);
+    const Status s = remove(ns, id, condition);
+    if (s.ok()) return true;
+    if (s.code() != Code::kFailedPrecondition || attempt == kMostTries) return s;
+    QUIRE_ASSIGN_OR_RETURN(DocumentInfo now, get(ns, id));
+    if (!matches(now, filter)) return false;
+    tag = std::move(now.tag);
+  }
+}
+
 Result<BulkDeleteResult> StoreCatalog::remove_many(std::string_view ns, const BulkDelete& request) {
   if (request.ids.empty() == !request.filter)
     return Status::invalid(request.filter ? "filter" : "ids", "give either ids or filter");
   if (request.filter && request.filter->empty())
     return Status::invalid("filter", "must not be empty; it would delete everything");
-  std::vector<std::string> ids = request.ids;
+  std::vector<std::string> ids = request.ids, tags;
   if (request.filter) {
     DocumentListOptions page;
     page.limit = 100;
@@ -441,16 +457,29 @@ Result<BulkDeleteResult> StoreCatalog::remove_many(std::string_view ns, const Bu
     page.with_cache = false;
     while (true) {
       QUIRE_ASSIGN_OR_RETURN(const DocumentListPage found, list(ns, page));
-      for (const DocumentInfo& d : found.documents) ids.push_back(d.id);
+      for (const DocumentInfo& d : found.documents) {
+        ids.push_back(d.id);
+        tags.push_back(d.tag);
+      }
       if (!found.has_more || found.documents.empty()) break;
       page.after = found.documents.back().id;
     }
   }
   BulkDeleteResult out;
   std::set<std::string> seen;
-  for (const std::string& id : ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::string& id = ids[i];
     if (!seen.insert(id).second) continue;
-    const Status s = request.dry_run ? get(ns, id).status() : remove(ns, id);
+    Status s;
+    if (request.dry_run) {
+      s = get(ns, id).status();
+    } else if (request.filter) {
+      const auto removed = remove_matching(ns, id, std::move(tags[i]), *request.filter);
+      if (removed.ok() && !*removed) continue;
+      s = removed.status();
+    } else {
+      s = remove(ns, id);
+    }
     if (s.ok()) {
       out.deleted.push_back(id);
     } else if (s.code() == Code::kNotFound) {

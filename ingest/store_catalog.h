@@ -50,6 +50,8 @@ class StoreCatalog final : public DocumentCatalog {
   Result<Whole> whole(std::string_view ns, std::string_view id) const;
   Result<DocumentInfo> describe_pending(std::string_view ns, const PendingDocument& pending);
   bool matches(const DocumentInfo& info, const DocumentFilter& filter) const;
+  Result<bool> remove_matching(std::string_view ns, const std::string& id, std::string tag,
+                               const DocumentFilter& filter);
   Status check_patch(const DocumentPatch& patch) const;
 
   Store& store_;

@@ -96,6 +96,27 @@ TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
   EXPECT_EQ(service_->documents().list("default", {.limit = 0}).status().field(), "limit");
 }
 
+TEST_F(CatalogTest, ABulkDeleteLeavesWhatDoesNotMatchAnyMore) {
+  for (const char* id : {"a", "b", "c"}) put(one(doc(id, std::string("text ") + id, R"({"n":1})")));
+  std::atomic<bool> first{true};
+  faulty_->on_deleted([&] {
+    if (!first.exchange(false)) return;
+    DocumentPatch other, title;
+    other.metadata_json = R"({"n":2})";
+    EXPECT_OK(service_->documents().patch("default", "b", other));
+    title.title = "still matches";
+    EXPECT_OK(service_->documents().patch("default", "c", title));
+  });
+  BulkDelete request;
+  request.filter.emplace();
+  request.filter->metadata = {{"n", "1"}};
+  const auto done = service_->documents().remove_many("default", request);
+  ASSERT_OK(done);
+  EXPECT_THAT(done->deleted, ElementsAre("a", "c"));
+  EXPECT_TRUE(done->failed.empty());
+  EXPECT_OK(service_->documents().get("default", "b"));
+}
+
 TEST_F(CatalogTest, ChunksAndBlocksAreOfTheVersionWhoseTextIsRead) {
   std::atomic<bool> replace{false};
   faulty_->on_read_text([&] {
