@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/matmul/cpu/grouped_kernels.h"
 #include "kernels/matmul/cpu/packed_matrix.h"
 #include "kernels/matmul/cpu/panel_matrix.h"
@@ -46,7 +47,7 @@ class GroupedMatrix final : public PanelMatrix {
       }
     }
     panels_ = static_cast<std::int64_t>(list_.size());
-    data_ = AlignedBuffer(static_cast<std::size_t>(offset));
+    data_ = WeightBuffer(static_cast<std::size_t>(offset));
     std::atomic<bool> all_fit{true};
     parallel_for(panels_, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> values(static_cast<std::size_t>(groups_ * kGroupInputs));
@@ -178,7 +179,7 @@ class GroupedMatrix final : public PanelMatrix {
   const WeightFormat format_;
   const std::int64_t groups_;
   std::vector<Panel> list_;
-  AlignedBuffer data_;
+  WeightBuffer data_;
 };
 
 }  // namespace

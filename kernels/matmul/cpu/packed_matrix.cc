@@ -8,6 +8,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/matmul/cpu/matmul_kernels.h"
 #include "kernels/matmul/cpu/panel_matrix.h"
 
@@ -68,7 +69,7 @@ class F32Matrix final : public EvenPanels {
   }
 
  private:
-  AlignedBuffer data_;
+  WeightBuffer data_;
 };
 
 /// Implements bf16 arithmetic: inputs are rounded once, and each format provides panels of bf16.
@@ -257,7 +258,7 @@ class Bf16Matrix final : public Bf16Arithmetic {
   const std::uint16_t* at(std::int64_t step) const {
     return data_.as<const std::uint16_t>() + step * kStepElements;
   }
-  AlignedBuffer data_;
+  WeightBuffer data_;
 };
 
 /// Keeps inputs as bf16, or (`bytes`) rounds them to int8 where the CPU multiplies bytes.
@@ -369,7 +370,7 @@ class Int8Matrix final : public Bf16Arithmetic {
 
   const WeightFormat format_;
   const bool multiplies_bytes_;
-  AlignedBuffer data_;
+  WeightBuffer data_;
 };
 
 }  // namespace
