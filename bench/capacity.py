@@ -494,9 +494,9 @@ def prefill_ms(rates, tokens):
 def scaled(rates, slower):
     """Returns the rates of a machine on which everything takes so many times as long."""
     out = json.loads(json.dumps(rates))
-    for name in ("request_ms", "idle_ms", "question_ms_per_token"):
+    for name in ("request_ms", "question_ms_per_token"):
         out[name] *= slower
-    for point in out["prefill"] + out["decode"]:
+    for point in out["prefill"] + out["decode"] + out["idle"]:
         point["ms"] *= slower
     for tier in ("dram", "disk", "remote"):
         for name in out[tier]:

@@ -330,10 +330,9 @@ void Fleet::arrive(const Arrivals::Arrival& arrival) {
 void Fleet::ready(std::uint64_t flight) {
   Flight& f = flights_[flight];
   touch_engine(f.replica, [&](EngineQueue& engine) {
-    if (engine.idle_seconds() >= rates_.idle_seconds) {
-      f.work += rates_.idle_ms / 1000;
-      f.alone += rates_.idle_ms / 1000;
-    }
+    const double after_pause = rates_.idle_ms(engine.idle_seconds()) / 1000;
+    f.work += after_pause;
+    f.alone += after_pause;
     engine.add(flight, f.work, f.answer_tokens);
   });
 }

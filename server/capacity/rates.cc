@@ -39,12 +39,13 @@ json::object place_json(const PlaceRate& p) {
 }
 
 void read_points(JsonReader& r, std::string_view name, std::string_view at,
-                 std::vector<RatePoint>& out) {
-  const json::array* list = r.array(name, 1, kMostPoints, JsonNeed::kRequired);
+                 std::vector<RatePoint>& out, double least = 1,
+                 JsonNeed need = JsonNeed::kRequired) {
+  const json::array* list = r.array(name, need == JsonNeed::kRequired ? 1 : 0, kMostPoints, need);
   for (std::size_t i = 0; list != nullptr && r.ok() && i < list->size(); ++i) {
     JsonReader p((*list)[i], r.path_of(std::string(name) + "[" + std::to_string(i) + "]"));
     RatePoint point;
-    p.number(at, point.at, 1, kMost, JsonNeed::kRequired);
+    p.number(at, point.at, least, kMost, JsonNeed::kRequired);
     p.number("ms", point.ms, 0, kMost, JsonNeed::kRequired);
     p.finish();
     if (p.ok() && !out.empty() && point.at <= out.back().at)
@@ -71,6 +72,10 @@ double Rates::decode_ms(double answers) const {
   // A step of one answer costs what it costs; only beyond the points does it go on in proportion.
   return value_at(decode, std::max(answers, decode.front().at));
 }
+double Rates::idle_ms(double seconds) const {
+  if (idle.empty() || seconds <= 0) return 0;
+  return value_at(idle, std::min(seconds, idle.back().at));
+}
 double Rates::host_share(int busy) const {
   if (busy <= 1) return 1;
   if (host_speed.empty()) return 1.0 / busy;
@@ -87,8 +92,7 @@ std::string rates_json(const Rates& rates) {
                  {"stored_bytes_per_context", rates.stored_bytes_per_context},
                  {"disk_bytes_beside", rates.disk_bytes_beside},
                  {"request_ms", rates.request_ms},
-                 {"idle_ms", rates.idle_ms},
-                 {"idle_seconds", rates.idle_seconds},
+                 {"idle", points_json(rates.idle, "seconds")},
                  {"question_ms_per_token", rates.question_ms_per_token},
                  {"prefill", points_json(rates.prefill, "tokens")},
                  {"dram", place_json(rates.dram)},
@@ -121,8 +125,7 @@ Result<Rates> parse_rates(std::string_view text) {
            "stored_bytes_per_token must be bytes_per_token at least, as all KV is stored");
   r.number("disk_bytes_beside", out.disk_bytes_beside, 0, kMost);
   r.number("request_ms", out.request_ms, 0, kMost, JsonNeed::kRequired);
-  r.number("idle_ms", out.idle_ms, 0, kMost);
-  r.number("idle_seconds", out.idle_seconds, 1e-3, kMost);
+  read_points(r, "idle", "seconds", out.idle, 1e-6, JsonNeed::kOptional);
   r.number("question_ms_per_token", out.question_ms_per_token, 0, kMost, JsonNeed::kRequired);
   read_points(r, "prefill", "tokens", out.prefill);
   read_place(r, "dram", out.dram, JsonNeed::kRequired);

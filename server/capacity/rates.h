@@ -34,9 +34,9 @@ struct Rates {
   double stored_bytes_per_token = 0, stored_bytes_per_context = 0;
   double disk_bytes_beside = 0;  ///< what the folder of a store takes besides contexts
   double request_ms = 0;         ///< of a question, whatever it is over
-  /// What a question costs besides that comes when nothing was done for `idle_seconds`: by then
-  /// caches hold the data of others, and cores sleep.
-  double idle_ms = 0, idle_seconds = 1;
+  /// What a question costs besides that comes after so many seconds without work: caches have the
+  /// data of others, and cores sleep. It rises from 0, and ends to rise with the last point.
+  std::vector<RatePoint> idle;
   double question_ms_per_token = 0;
   std::vector<RatePoint> prefill;  ///< computing a context of so many tokens
   PlaceRate dram, disk, remote;    ///< all until it is in place, from that tier
@@ -48,6 +48,7 @@ struct Rates {
 
   double prefill_ms(double tokens) const;
   double decode_ms(double answers) const;
+  double idle_ms(double seconds) const;
   double host_share(int busy) const;
 };
 

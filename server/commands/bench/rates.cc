@@ -42,7 +42,7 @@ struct RateFlags {
   std::vector<std::int64_t> words{150, 600, 1500}, answers{1, 2, 4, 8};
   std::vector<std::string> beside;
   std::int64_t repeats = 5, answer_tokens = 48, host_seconds = 3;
-  double idle_seconds = 1;
+  std::vector<double> pauses{0.1, 0.3, 1, 3};
   std::uint64_t seed = 7;
   std::string strategy = "reuse", out;
 };
@@ -287,23 +287,26 @@ bool RateRun::pause(double seconds) const {
   return !interrupt_.requested();
 }
 
-/// Asks in turn after a pause and at once, and takes what the pause costs.
+/// Asks in turn after a pause and at once, and takes what each pause costs.
 Status RateRun::measure_idle(capacity::Rates& rates) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(flags_.words.front(), 1));
   const std::vector<const Document*> one{&documents.front()};
   QUIRE_RETURN_IF_ERROR(measure(RateTier::kComputed, one, 0).status());
   QUIRE_RETURN_IF_ERROR(wait_written(documents.front(), shared_));
   QUIRE_RETURN_IF_ERROR(measure(RateTier::kDram, one, 0).status());
-  std::vector<double> after_pause, at_once;
-  for (std::int64_t i = 0; i < flags_.repeats; ++i) {
-    if (!pause(flags_.idle_seconds)) return interrupted();
-    for (auto* times : {&after_pause, &at_once}) {
-      QUIRE_ASSIGN_OR_RETURN(const double ms, measure(RateTier::kDram, one, 0));
-      times->push_back(ms);
+  double most = 0;
+  for (const double seconds : flags_.pauses) {
+    std::vector<double> after_pause, at_once;
+    for (std::int64_t i = 0; i < flags_.repeats; ++i) {
+      if (!pause(seconds)) return interrupted();
+      for (auto* times : {&after_pause, &at_once}) {
+        QUIRE_ASSIGN_OR_RETURN(const double ms, measure(RateTier::kDram, one, 0));
+        times->push_back(ms);
+      }
     }
+    most = std::max(most, median(after_pause) - median(at_once));
+    rates.idle.push_back({seconds, most});
   }
-  rates.idle_seconds = flags_.idle_seconds;
-  rates.idle_ms = std::max(0.0, median(after_pause) - median(at_once));
   return {};
 }
 
@@ -467,8 +470,11 @@ void add_bench_rates_command(CLI::App& bench, CommandRun& run) {
   c->add_option("--repeats", f.repeats, "Questions of each kind; their median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  c->add_option("--idle-seconds", f.idle_seconds,
-                "Pause before questions that tell what the first one after a pause costs")
+  c->add_option(
+       "--pauses", f.pauses,
+       "Seconds without work, with commas between, ascending: what does the first question "
+       "after each cost?")
+      ->delimiter(',')
       ->check(CLI::Range(0.001, 600.0))
       ->capture_default_str();
   c->add_option("--beside", f.beside,
@@ -484,6 +490,8 @@ void add_bench_rates_command(CLI::App& bench, CommandRun& run) {
   c->callback([flags, &run] {
     std::ranges::sort(flags->words);
     std::ranges::sort(flags->answers);
+    std::ranges::sort(flags->pauses);
+    flags->pauses.erase(std::ranges::unique(flags->pauses).begin(), flags->pauses.end());
     run = [flags] { return bench_rates(*flags); };
   });
 }

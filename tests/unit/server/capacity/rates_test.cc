@@ -12,8 +12,7 @@ Rates example() {
   r.bytes_per_token = 1000;
   r.stored_bytes_per_token = 1100;
   r.request_ms = 5;
-  r.idle_ms = 3;
-  r.idle_seconds = 0.5;
+  r.idle = {{0.5, 3}, {2, 6}};
   r.question_ms_per_token = 0.5;
   r.prefill = {{100, 50}, {1000, 700}};
   r.dram = {1, 0.01};
@@ -32,6 +31,11 @@ TEST(Rates, CurvesAreLinearBetweenTheirPoints) {
   EXPECT_DOUBLE_EQ(r.decode_ms(0.5), 10);
   EXPECT_DOUBLE_EQ(r.decode_ms(2), 12);
   EXPECT_DOUBLE_EQ(r.decode_ms(8), 24);
+  EXPECT_DOUBLE_EQ(r.idle_ms(0), 0);
+  EXPECT_DOUBLE_EQ(r.idle_ms(0.25), 1.5);
+  EXPECT_DOUBLE_EQ(r.idle_ms(1.25), 4.5);
+  EXPECT_DOUBLE_EQ(r.idle_ms(1e300 * 1e300), 6) << "nothing ran before";
+  EXPECT_DOUBLE_EQ(Rates().idle_ms(5), 0);
 }
 
 TEST(Rates, AHostIsSharedEvenlyUnlessItWasMeasured) {
@@ -63,7 +67,7 @@ TEST(Rates, ErrorsNameTheField) {
   };
   EXPECT_EQ(field("quire-rates-1", "other"), "format");
   EXPECT_EQ(field("\"request_ms\"", "\"request\""), "request_ms");
-  EXPECT_EQ(field("\"idle_seconds\"", "\"idle_second\""), "idle_second");
+  EXPECT_EQ(field("\"seconds\":2", "\"seconds\":0"), "idle[1].seconds");
   EXPECT_EQ(field("\"answers\":4", "\"answers\":1"), "decode[1].answers");
   EXPECT_EQ(field("\"model\"", "\"modell\""), "modell");
   EXPECT_EQ(field("\"stored_bytes_per_token\":1100.0", "\"stored_bytes_per_token\":5"),
