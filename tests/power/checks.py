@@ -22,23 +22,26 @@ class Reference:
         self.service = Service(binary, model, store, log)
         if not self.service.wait_until_ready():
             raise StartFailed("the reference does not start")
-        self.client = Client(self.service.port)
         self.known = {}
+
+    def call(self, path, body):
+        """Over a connection of its own: the service closes one that is idle for a minute."""
+        return Client(self.service.port).call("POST", path, body)
 
     def answer(self, number, title):
         """Returns the answer over the document of a number."""
         key = (number, title)
         if key not in self.known:
             body = {"id": "d", "text": text_of(number), "title": title}
-            status, reply = self.client.call("POST", "/v1/documents?wait=true", body)
+            status, reply = self.call("/v1/documents?wait=true", body)
             if status != 200:
                 raise Failed(f"reference: {reply}")
-            self.known[key] = self.client.call("POST", "/v1/query", question(["d"]))[1]["answer"]
+            self.known[key] = self.call("/v1/query", question(["d"]))[1]["answer"]
         return self.known[key]
 
     def chat(self, number):
         if number not in self.known:
-            self.known[number] = said(self.client.call("POST", PATH_OF_CHAT, chat(number)))
+            self.known[number] = said(self.call(PATH_OF_CHAT, chat(number)))
         return self.known[number]
 
     def stop(self):
