@@ -197,7 +197,7 @@ Status Salvage::copy_record(const std::string& to) {
     const fs::path target = fs::path(to) / e.path().filename();
     std::error_code failed;
     if (const auto bad = bad_logs_.find(e.path().filename().string()); bad != bad_logs_.end()) {
-      std::ofstream(target, std::ios::binary) << bad->second;
+      QUIRE_RETURN_IF_ERROR(write_private_file(target.string(), bad->second));
       continue;
     }
     if (e.path().extension() == ".sst") {
