@@ -2,7 +2,8 @@
 // then reads all of it, several contexts at a time as for a query. Every byte is checked, as in the
 // service. bench/remote.sh starts Redis for it and reads the same values with redis-benchmark.
 //   quire_remote_bench --url URL [--contexts N] [--values N] [--value-kib N] [--rounds N]
-// URL is as in remote.url. Each row is a round over all contexts.
+//                      [--passes N]
+// URL is as in remote.url. Each row is a round of so many passes over all contexts.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -27,7 +28,7 @@ constexpr const char* kFingerprint = "bench";
 struct Settings {
   std::string url;
   std::uint32_t contexts = 24, values = 96, value_kib = 128;
-  int rounds = 5;
+  int rounds = 5, passes = 8;
 };
 
 [[noreturn]] void die(const std::string& what) {
@@ -83,15 +84,16 @@ class Newest {
   std::deque<RecalledSegment> newest_;  // guarded by mu_
 };
 
-/// Reads all contexts, asked for at once, and returns the seconds.
-double read_all(RemoteCache& cache, Newest& newest, const Settings& set) {
+/// Reads all contexts so often, asked for at once, and returns the seconds.
+double read_all(RemoteCache& cache, Newest& newest, const Settings& set, int passes) {
   std::mutex mu;
   std::condition_variable changed;
+  const std::uint32_t asked = set.contexts * static_cast<std::uint32_t>(passes);
   std::uint32_t found = 0;
   const auto begun = Clock::now();
-  for (std::uint32_t n = 0; n < set.contexts; ++n) {
+  for (std::uint32_t n = 0; n < asked; ++n) {
     RemoteWanted wanted;
-    wanted.key = key_of(n);
+    wanted.key = key_of(n % set.contexts);
     wanted.tenant = "default";
     wanted.fingerprint = kFingerprint;
     wanted.layout = layout_of(set);
@@ -106,7 +108,7 @@ double read_all(RemoteCache& cache, Newest& newest, const Settings& set) {
     });
   }
   std::unique_lock lock(mu);
-  changed.wait(lock, [&] { return found == set.contexts; });
+  changed.wait(lock, [&] { return found == asked; });
   return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
@@ -119,13 +121,15 @@ int run(const Settings& set) {
   if (tiers->empty()) die("--url names no tier; use --url redis://127.0.0.1:6379");
   for (const auto& tier : *tiers) fill(*tier, set);
   RemoteCache cache(options, std::move(*tiers));
-  const double bytes = 1024.0 * set.contexts * set.values * set.value_kib;
+  const double bytes = 1024.0 * set.passes * set.contexts * set.values * set.value_kib;
   Newest newest;
-  (void)read_all(cache, newest, set);  // connections, pages
-  std::printf("{\"settings\": {\"contexts\": %u, \"values\": %u, \"value_kib\": %u}, \"rows\": [",
-              set.contexts, set.values, set.value_kib);
+  (void)read_all(cache, newest, set, 1);  // connections, pages
+  std::printf(
+      "{\"settings\": {\"contexts\": %u, \"values\": %u, \"value_kib\": %u, \"passes\": %d}, "
+      "\"rows\": [",
+      set.contexts, set.values, set.value_kib, set.passes);
   for (int round = 0; round < set.rounds; ++round) {
-    const double seconds = read_all(cache, newest, set);
+    const double seconds = read_all(cache, newest, set, set.passes);
     std::printf("%s\n  {\"seconds\": %.4f, \"mib_per_s\": %.1f}", round == 0 ? "" : ",", seconds,
                 bytes / seconds / (1 << 20));
   }
@@ -150,6 +154,8 @@ int main(int argc, char** argv) {
       set.values = static_cast<std::uint32_t>(number());
     else if (option == "--value-kib" && number() > 0)
       set.value_kib = static_cast<std::uint32_t>(number());
+    else if (option == "--passes" && number() > 0)
+      set.passes = static_cast<int>(number());
     else if (option == "--rounds" && number() > 0)
       set.rounds = static_cast<int>(number());
     else

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/remote/redis_cluster.h"
+#include "cachestore/redis/redis_cluster.h"
 
 namespace quire {
 namespace {

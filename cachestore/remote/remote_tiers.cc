@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cachestore/remote/redis_connection.h"
+#include "cachestore/redis/redis_connection.h"
 #include "cachestore/remote/redis_tier.h"
 #include "cachestore/remote/remote_url.h"
 #include "cachestore/remote/s3_tier.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/remote/redis_reply.h"
+#include "cachestore/redis/redis_reply.h"
 
 namespace {
 
@@ -47,8 +47,9 @@ Seen stream(std::string_view bytes, std::size_t step, bool place) {
   Seen seen;
   quire::RedisReplyStream replies;
   std::string placed;
-  const auto read = [&](std::span<char> to, std::span<char> then,
-                        std::size_t) -> quire::Result<std::size_t> {
+  bool none = false;  // every other time no bytes have come yet
+  const auto read = [&](std::span<char> to, std::span<char> then) -> quire::Result<std::size_t> {
+    if (none = !none; none) return std::size_t{0};
     if (bytes.empty()) return quire::Status::unavailable("the end");
     std::size_t n = bytes.copy(to.data(), std::min(step, to.size()));
     bytes.remove_prefix(n);
@@ -66,12 +67,13 @@ Seen stream(std::string_view bytes, std::size_t step, bool place) {
   };
   while (seen.ok) {
     auto next = place ? replies.receive(read, put) : replies.receive(read);
-    if (next.ok() && next->placed) next->text = placed;
-    if (next.ok())
-      seen.replies.push_back(shown(*next));
-    else
+    if (!next.ok()) {
       seen.ok = next.code() == quire::Code::kUnavailable;
-    if (!next.ok()) break;
+      break;
+    }
+    if (!*next) continue;
+    if ((*next)->placed) (*next)->text = placed;
+    seen.replies.push_back(shown(**next));
   }
   return seen;
 }

@@ -57,7 +57,7 @@ boost/asio|boost/beast server/
 faiss/ ingest/index/vector_index
 zlib (fidelity/line_source|server/http/gzip_(reader|writer))
 curl/ (server/(hub/transfer|http/http_client)|cachestore/remote/s3_client)
-hiredis cachestore/remote/redis_reply
+hiredis cachestore/redis/redis_reply
 libpq cachestore/catalog/postgres_connection
 archive readers/formats/zip_file
 histedit server/commands/ask/line_reader

@@ -11,7 +11,7 @@
 #include <set>
 #include <thread>
 
-#include "cachestore/remote/redis_cluster.h"
+#include "cachestore/redis/redis_cluster.h"
 #include "tests/support/harness/redis_process.h"
 #include "tests/support/harness/remote_replica.h"
 #include "tests/support/soon.h"

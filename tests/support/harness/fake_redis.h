@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/remote/redis_reply.h"
+#include "cachestore/redis/redis_reply.h"
 #include "cachestore/remote/remote_url.h"
 
 namespace quire::test {

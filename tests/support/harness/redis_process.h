@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/remote/redis_connection.h"
+#include "cachestore/redis/redis_connection.h"
 #include "tests/support/harness/test_store.h"
 
 namespace quire::test {

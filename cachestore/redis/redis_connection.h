@@ -5,13 +5,14 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cachestore/remote/redis_reply.h"
-#include "cachestore/remote/remote_url.h"
+#include "cachestore/redis/redis_reply.h"
+#include "cachestore/redis/redis_server.h"
 
 namespace quire {
 
@@ -30,11 +31,17 @@ class RedisConnection {
   ~RedisConnection();
 
   Status send(std::string_view bytes, Clock::time_point deadline);
-  /// Returns the next reply, which may be an error of Redis. A string may go where `place` says.
-  /// `behind`: about how many bytes of further replies are under way.
-  Result<RedisReply> receive(Clock::time_point deadline,
-                             const RedisReplyStream::PlaceString& place = {},
-                             std::size_t behind = 0);
+  /// Returns the next reply, which may be an error of Redis.
+  Result<RedisReply> receive(Clock::time_point deadline);
+  /// The same without a wait; none: its end has not come yet. A string may go where `place` says,
+  /// as in RedisReplyStream.
+  Result<std::optional<RedisReply>> receive_now(const RedisReplyStream::PlaceString& place = {});
+  /// Waits for more bytes after receive_now() returned none.
+  Status wait(Clock::time_point deadline);
+  /// Returns the socket, which can be read when receive_now() has something to do again.
+  int socket() const;
+  /// Returns host and port.
+  const std::string& peer() const;
   /// Returns the shortest time that the server took to acknowledge bytes; 0: not known.
   std::chrono::microseconds shortest_round_trip() const;
 

@@ -1,5 +1,5 @@
 // Commands to a cluster: slots, redirections, lost nodes, and servers that answer wrong or not.
-#include "cachestore/remote/redis_cluster.h"
+#include "cachestore/redis/redis_cluster.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cachestore/remote/redis_connection.h"
+#include "cachestore/redis/redis_connection.h"
 
 #include <arpa/inet.h>
 #include <linux/tcp.h>
@@ -7,8 +7,6 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,13 +30,8 @@ Status broken(const std::string& peer, const std::string& why) {
   return Status::unavailable("the connection to " + peer + " broke: " + why);
 }
 
-/// Where so many bytes are expected, a wait goes on for half of them, but at most for this many.
-/// The server goes on to send meanwhile, as it has been asked for more.
-constexpr std::size_t kWorthWaiting = 32u << 10, kMostAwaited = 256u << 10;
-/// Times of such a wait: first the thread lets others run, which costs less than to sleep and be
-/// woken, then it sleeps.
-constexpr auto kYieldTime = std::chrono::microseconds(50);
-constexpr int kSleepMs = 2;
+/// Longest wait for room to send what OpenSSL sends of its own.
+constexpr auto kRoomSoon = std::chrono::seconds(1);
 /// Longest wait between two looks at whether the caller stops, in milliseconds.
 constexpr std::int64_t kLookMs = 50;
 
@@ -182,8 +175,7 @@ class RedisConnection::Stream {
     return {};
   }
   /// As RedisReplyStream::ReadSome.
-  virtual Result<std::size_t> read_some(std::span<char> to, std::span<char> then,
-                                        std::size_t expected, Clock::time_point deadline) {
+  virtual Result<std::size_t> read_now(std::span<char> to, std::span<char> then) {
     for (;;) {
       iovec parts[] = {{to.data(), to.size()}, {then.data(), then.size()}};
       msghdr message{};
@@ -192,12 +184,15 @@ class RedisConnection::Stream {
       const ssize_t n = ::recvmsg(socket_.fd(), &message, 0);
       if (n > 0) return static_cast<std::size_t>(n);
       if (n == 0) return broken(peer_, "it was closed");
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) return broken(peer_, std::strerror(errno));
-      if (wait_for_many(expected)) continue;
-      QUIRE_RETURN_IF_ERROR(wait_for(socket_.fd(), POLLIN, deadline, peer_, stopping_));
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
+      if (errno != EINTR) return broken(peer_, std::strerror(errno));
     }
   }
+  /// Waits until read_now() has something to do again.
+  Status wait(Clock::time_point deadline) {
+    return wait_for(socket_.fd(), POLLIN, deadline, peer_, stopping_);
+  }
+  int fd() const { return socket_.fd(); }
   std::chrono::microseconds shortest_round_trip() const {
     tcp_info info{};
     socklen_t size = sizeof info;
@@ -219,34 +214,6 @@ class RedisConnection::Stream {
   Socket socket_;
   const std::string peer_;
   const std::atomic<bool>& stopping_;
-
- private:
-  /// Waits a moment until many of the expected bytes have come, and returns whether it is worth to
-  /// look: waking a thread for each segment of a value costs more than receiving it. What is
-  /// expected may never come, so the next wait ends with the first byte.
-  bool wait_for_many(std::size_t expected) {
-    bool come = false;
-    if (expected >= kWorthWaiting) {
-      const int many = static_cast<int>(std::min(expected / 2, kMostAwaited));
-      const auto until = Clock::now() + kYieldTime;
-      do {
-        ::sched_yield();
-        int waiting = 0;
-        if (::ioctl(socket_.fd(), FIONREAD, &waiting) == 0 && waiting >= many) return true;
-      } while (Clock::now() < until);
-      wake_after(many);
-      pollfd poll_fd{socket_.fd(), POLLIN, 0};
-      come = ::poll(&poll_fd, 1, kSleepMs) > 0;
-    }
-    if (!come) wake_after(1);
-    return come;
-  }
-  void wake_after(int bytes) {
-    if (bytes == awaited_) return;
-    awaited_ = bytes;
-    (void)::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
-  }
-  int awaited_ = 1;
 };
 
 class RedisConnection::Tls final : public Stream {
@@ -270,12 +237,13 @@ class RedisConnection::Tls final : public Stream {
     }
   }
 
-  Result<std::size_t> read_some(std::span<char> to, std::span<char> /*then*/,
-                                std::size_t /*expected*/, Clock::time_point deadline) override {
+  Result<std::size_t> read_now(std::span<char> to, std::span<char> /*then*/) override {
     for (;;) {
       const int n = SSL_read(ssl_.get(), to.data(), static_cast<int>(to.size()));
       if (n > 0) return static_cast<std::size_t>(n);
-      QUIRE_RETURN_IF_ERROR(wait_after(n, deadline));
+      if (SSL_get_error(ssl_.get(), n) == SSL_ERROR_WANT_READ) return std::size_t{0};
+      // OpenSSL may have to send something of its own first; the socket has room for it.
+      QUIRE_RETURN_IF_ERROR(wait_after(n, Clock::now() + kRoomSoon));
     }
   }
 
@@ -346,15 +314,25 @@ Status RedisConnection::send(std::string_view bytes, Clock::time_point deadline)
   return stream_->write(bytes, deadline);
 }
 
-Result<RedisReply> RedisConnection::receive(Clock::time_point deadline,
-                                            const RedisReplyStream::PlaceString& place,
-                                            std::size_t behind) {
-  return replies_.receive(
-      [&](std::span<char> to, std::span<char> then, std::size_t expected) {
-        return stream_->read_some(to, then, expected, deadline);
-      },
-      place, behind);
+Result<RedisReply> RedisConnection::receive(Clock::time_point deadline) {
+  for (;;) {
+    QUIRE_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, receive_now());
+    if (reply) return std::move(*reply);
+    QUIRE_RETURN_IF_ERROR(wait(deadline));
+  }
 }
+
+Result<std::optional<RedisReply>> RedisConnection::receive_now(
+    const RedisReplyStream::PlaceString& place) {
+  return replies_.receive(
+      [&](std::span<char> to, std::span<char> then) { return stream_->read_now(to, then); }, place);
+}
+
+Status RedisConnection::wait(Clock::time_point deadline) { return stream_->wait(deadline); }
+
+int RedisConnection::socket() const { return stream_->fd(); }
+
+const std::string& RedisConnection::peer() const { return stream_->peer(); }
 
 std::chrono::microseconds RedisConnection::shortest_round_trip() const {
   return stream_->shortest_round_trip();

@@ -51,37 +51,43 @@ class RedisReplyReader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Receives replies from a source of bytes. A long string may go where it belongs at once, without
-/// a copy. Threads: one at a time.
+/// Receives replies from a source of bytes, each as far as it has come. A long string may go where
+/// it belongs at once, without a copy. Threads: one at a time.
 class RedisReplyStream {
  public:
-  /// Reads at least one byte into `to`, and what comes behind it into `then`, if it likes to;
-  /// returns how many. About `expected` bytes are under way, so that it may wait a little for more
-  /// of them.
-  using ReadSome = std::function<Result<std::size_t>(std::span<char> to, std::span<char> then,
-                                                     std::size_t expected)>;
+  /// Reads into `to`, and what comes behind it into `then`, if it likes to. Returns how many bytes;
+  /// 0: none have come yet.
+  using ReadSome = std::function<Result<std::size_t>(std::span<char> to, std::span<char> then)>;
   /// Returns where a string of so many bytes goes, of just that size; empty: into the reply.
   using PlaceString = std::function<std::span<std::byte>(std::size_t bytes)>;
 
   RedisReplyStream();
-  /// Returns the next reply. `place` is asked for a string that is the whole reply. `behind`: about
-  /// how many bytes of further replies are under way. Errors: those of `read` and of
-  /// RedisReplyReader; the stream then stays of no use.
-  Result<RedisReply> receive(const ReadSome& read, const PlaceString& place = {},
-                             std::size_t behind = 0);
+  /// Returns the next reply; none: its end has not come yet, and the next call goes on with it.
+  /// `place` is asked once for a string that is the whole reply. Its memory must stay until the
+  /// reply is there. Errors: those of `read` and of RedisReplyReader; the stream then stays of no
+  /// use.
+  Result<std::optional<RedisReply>> receive(const ReadSome& read, const PlaceString& place = {});
 
  private:
-  /// Reads at most so many more bytes behind those that wait.
-  Status fill(const ReadSome& read, std::size_t most, std::size_t expected);
+  enum class Part : std::uint8_t { kLine, kPlacedString, kString };
+
+  /// Reads at most so many more bytes behind those that wait; returns whether some have come.
+  Result<bool> fill(const ReadSome& read, std::size_t most);
   /// Returns the next line with its end, which waits in the buffer, and with at most so many bytes
   /// of what follows.
-  Result<std::string_view> line(const ReadSome& read, std::size_t most);
-  /// Reads the string of `to.size()` bytes that comes next, and its end.
-  Status read_string(const ReadSome& read, std::span<std::byte> to, std::size_t behind);
+  Result<std::optional<std::string_view>> line(const ReadSome& read, std::size_t most);
+  /// Go on with the string that comes next, and its end; they return whether it has come whole.
+  Result<bool> read_placed(const ReadSome& read);
+  Result<bool> read_string(const ReadSome& read);
 
   std::string buffer_;
   std::size_t begin_ = 0, end_ = 0;  // what was read and not taken yet
   RedisReplyReader reader_;
+  Part part_ = Part::kLine;   // what comes next
+  bool begins_ = true;        // the line is the first one of a reply
+  std::size_t searched_ = 0;  // kLine: of the bytes that wait, those without its end
+  std::span<std::byte> to_;   // kPlacedString: where the rest goes
+  std::size_t left_ = 0;      // kString: its bytes that have not been taken, and its end
 };
 
 }  // namespace quire

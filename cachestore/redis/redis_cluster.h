@@ -18,7 +18,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cachestore/remote/redis_connection.h"
+#include "cachestore/redis/redis_connection.h"
+#include "cachestore/redis/redis_loops.h"
 
 namespace quire {
 
@@ -41,8 +42,8 @@ class RedisCluster {
   /// How many commands are under way at once.
   struct Pipeline {
     std::size_t most = 1;
-    /// About how long each reply is: no more are under way than keep the connection busy. 0: not
-    /// known.
+    /// About how long each reply is: no more are under way than keep the connection busy, and they
+    /// are received by event loops, which call `take` and `place`. 0: not known.
     std::uint64_t reply_bytes = 0;
   };
 
@@ -81,6 +82,7 @@ class RedisCluster {
 
   /// Commands that wait for a reply, and where they go next.
   struct Work;
+  class Exchange;
   Status run_at(const RemoteHost& host, Work& work, Deadline deadline);
   std::size_t window(const RemoteHost& host, const RedisConnection& connection, Pipeline pipeline);
 
@@ -101,6 +103,7 @@ class RedisCluster {
   std::vector<RemoteHost> known_;                       // guarded by mu_; nodes of the last one
   std::map<RemoteHost, std::vector<Connection>> idle_;  // guarded by mu_
   std::map<RemoteHost, AnswerTimes> answer_times_;      // guarded by mu_
+  RedisLoops loops_;
 };
 
 }  // namespace quire

@@ -1,8 +1,9 @@
-#include "cachestore/remote/redis_cluster.h"
+#include "cachestore/redis/redis_cluster.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <thread>
 #include <utility>
 
 #include "base/index.h"
@@ -38,6 +39,9 @@ constexpr std::array<std::uint16_t, 256> make_crc_table() {
   return table;
 }
 constexpr auto kCrcTable = make_crc_table();
+
+/// Event loops of a cluster. Each receives about as much as a network of 20 Gbit/s brings.
+int num_loops() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4); }
 
 /// Returns the port, or none if the text is no port.
 std::optional<std::uint16_t> port_of(std::string_view text) {
@@ -119,7 +123,8 @@ struct RedisCluster::Work {
   bool used = false;        ///< a reply has arrived, so the connection was alive
 };
 
-RedisCluster::RedisCluster(RedisServer server) : server_(std::move(server)) {}
+RedisCluster::RedisCluster(RedisServer server)
+    : server_(std::move(server)), loops_(num_loops(), stopping_) {}
 RedisCluster::~RedisCluster() = default;
 
 Result<RedisCluster::Connection> RedisCluster::connection(const RemoteHost& host,
@@ -343,59 +348,110 @@ std::size_t RedisCluster::window(const RemoteHost& host, const RedisConnection& 
       pipeline.most);
 }
 
+/// Sends the open commands of some work over one connection and takes the replies.
+class RedisCluster::Exchange {
+ public:
+  /// `most`: commands under way at once. All must outlive the object.
+  Exchange(const RemoteHost& host, RedisConnection& connection, Work& work, std::size_t most,
+           Deadline deadline)
+      : host_(host), connection_(connection), work_(work), most_(most), deadline_(deadline) {
+    if (work.of_replica) append_redis_command(text_, {"READONLY"});
+  }
+
+  /// As RedisLoops::Work.
+  Result<RedisLoops::Step> step() {
+    for (std::size_t replies = 0; taken_ < work_.open.size(); ++replies) {
+      if (replies > most_) return RedisLoops::Step::kGoesOn;
+      QUIRE_RETURN_IF_ERROR(send_more());
+      const std::size_t index = work_.open[taken_];
+      RedisReplyStream::PlaceString place;
+      const bool leading = led_ < num_leading();
+      if (work_.place && !leading)
+        place = [this, index](std::size_t bytes) { return work_.place(index, bytes); };
+      QUIRE_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, connection_.receive_now(place));
+      if (!reply) return RedisLoops::Step::kWaits;
+      if (leading) {
+        QUIRE_RETURN_IF_ERROR(take_leading(*reply));
+        continue;
+      }
+      led_ = 0;
+      ++taken_;
+      QUIRE_RETURN_IF_ERROR(take(index, std::move(*reply)));
+    }
+    return RedisLoops::Step::kDone;
+  }
+
+ private:
+  /// Returns how many replies come before that to the next command.
+  std::size_t num_leading() const {
+    return (work_.of_replica && taken_ == 0 ? 1u : 0u) + (work_.asking ? 1u : 0u);
+  }
+
+  /// More is asked for once half of what was under way has come, so that the node never waits for
+  /// us. Commands are short beside the room of a socket, so this does not wait.
+  Status send_more() {
+    const std::size_t count = work_.open.size();
+    if (sent_ == count || 2 * (sent_ - taken_) > most_) return {};
+    for (; sent_ < count && sent_ - taken_ < most_; ++sent_) {
+      if (work_.asking) append_redis_command(text_, {"ASKING"});
+      text_ += work_.commands[work_.open[sent_]];
+    }
+    Status sent = connection_.send(text_, deadline_);
+    text_.clear();
+    return sent;
+  }
+
+  Status take_leading(const RedisReply& reply) {
+    const bool to_readonly = work_.of_replica && taken_ == 0 && led_ == 0;
+    ++led_;
+    // A server without a cluster refuses READONLY, and reads of its replica need none.
+    if (to_readonly && reply.is_error("NOPERM"))
+      return Status::not_found(host_.name + " lets this client read no replica: " + reply.text);
+    return {};
+  }
+
+  Status take(std::size_t index, RedisReply reply) {
+    work_.used = true;
+    const bool moved = reply.is_error("MOVED");
+    if (moved || reply.is_error("ASK")) {
+      const auto target = target_of(reply, host_);
+      if (!target) return Status::io(host_.name + " sent an odd redirection: " + reply.text);
+      (moved ? work_.moved : work_.asked)[*target].push_back(index);
+      return {};
+    }
+    if (passes_by(reply)) return Status::unavailable(host_.name + " refuses work: " + reply.text);
+    if (reply.is_error("NOAUTH") || reply.is_error("NOPERM"))
+      return Status(Code::kFailedPrecondition,
+                    host_.name + " refuses this client: " + reply.text +
+                        "; name a user that may read and write keys of quire in remote.url",
+                    "remote.url");
+    return work_.take(index, std::move(reply));
+  }
+
+  const RemoteHost& host_;
+  RedisConnection& connection_;
+  Work& work_;
+  const std::size_t most_;
+  const Deadline deadline_;
+  std::string text_;                  // to be sent
+  std::size_t sent_ = 0, taken_ = 0;  // of the open commands
+  std::size_t led_ = 0;               // replies that came before that to the next command
+};
+
 /// Sends the open commands to one node. On return without an error `work.moved` and `work.asked`
 /// hold those that other nodes must answer, and nothing is open.
 Status RedisCluster::run_at(const RemoteHost& host, Work& work, Deadline deadline) {
   QUIRE_ASSIGN_OR_RETURN(Connection c, connection(host, deadline));
-  std::string text;
-  if (work.of_replica) append_redis_command(text, {"READONLY"});
-  const std::size_t count = work.open.size(), most = window(host, *c, work.pipeline);
   const auto begun = Clock::now();
-  for (std::size_t i = 0, sent = 0; i < count; ++i) {
-    // More is asked for once half of them have come, so that the node never waits for us.
-    if (sent < count && 2 * (sent - i) <= most) {
-      for (; sent < count && sent - i < most; ++sent) {
-        if (work.asking) append_redis_command(text, {"ASKING"});
-        text += work.commands[work.open[sent]];
-      }
-      QUIRE_RETURN_IF_ERROR(c->send(text, deadline));
-      text.clear();
-    }
-    if (i == 0 && work.of_replica) {
-      // A server without a cluster refuses the command, and reads of its replica need none.
-      QUIRE_ASSIGN_OR_RETURN(const RedisReply reply, c->receive(deadline));
-      if (reply.is_error("NOPERM"))
-        return Status::not_found(host.name + " lets this client read no replica: " + reply.text);
-    }
-    if (work.asking) QUIRE_RETURN_IF_ERROR(c->receive(deadline).status());
-    const std::size_t index = work.open[i];
-    RedisReplyStream::PlaceString place;
-    if (work.place) place = [&](std::size_t bytes) { return work.place(index, bytes); };
-    QUIRE_ASSIGN_OR_RETURN(
-        RedisReply reply,
-        c->receive(deadline, place, to_size((sent - i - 1) * work.pipeline.reply_bytes)));
-    work.used = true;
-    const bool moved = reply.is_error("MOVED");
-    if (moved || reply.is_error("ASK")) {
-      const auto target = target_of(reply, host);
-      if (!target) return Status::io(host.name + " sent an odd redirection: " + reply.text);
-      (moved ? work.moved : work.asked)[*target].push_back(index);
-    } else if (passes_by(reply)) {
-      return Status::unavailable(host.name + " refuses work: " + reply.text);
-    } else if (reply.is_error("NOAUTH") || reply.is_error("NOPERM")) {
-      return Status(Code::kFailedPrecondition,
-                    host.name + " refuses this client: " + reply.text +
-                        "; name a user that may read and write keys of quire in remote.url",
-                    "remote.url");
-    } else {
-      QUIRE_RETURN_IF_ERROR(work.take(index, std::move(reply)));
-    }
-  }
-  work.open.clear();
-  if (count == 1) {
+  Exchange exchange(host, *c, work, window(host, *c, work.pipeline), deadline);
+  const RedisLoops::Work step = [&] { return exchange.step(); };
+  QUIRE_RETURN_IF_ERROR(work.pipeline.reply_bytes > 0 ? loops_.run(*c, deadline, step)
+                                                      : RedisLoops::run_here(*c, deadline, step));
+  if (work.open.size() == 1) {
     const std::lock_guard lock(mu_);
     answer_times_[host].add(ms_between(begun, Clock::now()));
   }
+  work.open.clear();
   keep(host, std::move(c));
   return {};
 }

@@ -1,4 +1,4 @@
-#include "cachestore/remote/redis_reply.h"
+#include "cachestore/redis/redis_reply.h"
 
 #include <hiredis/hiredis.h>
 
@@ -159,80 +159,112 @@ Status no_reply() { return Status::io("Redis sent bytes that are no reply"); }
 
 RedisReplyStream::RedisReplyStream() : buffer_(kReadBytes, '\0') {}
 
-Status RedisReplyStream::fill(const ReadSome& read, std::size_t most, std::size_t expected) {
+Result<bool> RedisReplyStream::fill(const ReadSome& read, std::size_t most) {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
   const std::span<char> room = std::span(buffer_).subspan(end_);
-  QUIRE_ASSIGN_OR_RETURN(const std::size_t n,
-                         read(room.first(std::min(most, room.size())), {}, expected));
+  QUIRE_ASSIGN_OR_RETURN(const std::size_t n, read(room.first(std::min(most, room.size())), {}));
   end_ += n;
-  return {};
+  return n > 0;
 }
 
-Result<std::string_view> RedisReplyStream::line(const ReadSome& read, std::size_t most) {
-  for (std::size_t seen = 0;;) {
+Result<std::optional<std::string_view>> RedisReplyStream::line(const ReadSome& read,
+                                                               std::size_t most) {
+  for (;;) {
     const std::string_view waiting(buffer_.data() + begin_, end_ - begin_);
-    const std::size_t end = waiting.find("\r\n", seen);
-    if (end != waiting.npos) return waiting.substr(0, end + 2);
+    const std::size_t end = waiting.find("\r\n", searched_);
+    if (end != waiting.npos) {
+      searched_ = 0;
+      return std::optional(waiting.substr(0, end + 2));
+    }
     if (waiting.size() > kMaxLine) return no_reply();
-    seen = waiting.empty() ? 0 : waiting.size() - 1;  // the "\r" may have come
-    QUIRE_RETURN_IF_ERROR(fill(read, most, 0));
+    searched_ = waiting.empty() ? 0 : waiting.size() - 1;  // the "\r" may have come
+    QUIRE_ASSIGN_OR_RETURN(const bool come, fill(read, most));
+    if (!come) return std::optional<std::string_view>();
   }
 }
 
-Status RedisReplyStream::read_string(const ReadSome& read, std::span<std::byte> to,
-                                     std::size_t behind) {
-  std::size_t n = std::min(to.size(), end_ - begin_);
-  std::memcpy(to.data(), buffer_.data() + begin_, n);
-  begin_ += n;
-  if (n < to.size()) begin_ = end_ = 0;
-  while (n < to.size()) {
-    const std::size_t left = to.size() - n;
+Result<bool> RedisReplyStream::read_placed(const ReadSome& read) {
+  while (!to_.empty()) {
     // The end of the string and the line of the next one come with its last bytes.
-    QUIRE_ASSIGN_OR_RETURN(const std::size_t more,
-                           read({reinterpret_cast<char*>(to.data()) + n, left},
-                                std::span(buffer_).first(kBesideStrings), left + behind));
-    n += std::min(more, left);
-    end_ = more - std::min(more, left);
+    QUIRE_ASSIGN_OR_RETURN(const std::size_t n,
+                           read({reinterpret_cast<char*>(to_.data()), to_.size()},
+                                std::span(buffer_).first(kBesideStrings)));
+    if (n == 0) return false;
+    const std::size_t placed = std::min(n, to_.size());
+    to_ = to_.subspan(placed);
+    begin_ = 0;
+    end_ = n - placed;
   }
-  while (end_ - begin_ < 2) QUIRE_RETURN_IF_ERROR(fill(read, kBesideStrings, 0));
+  while (end_ - begin_ < 2) {
+    QUIRE_ASSIGN_OR_RETURN(const bool come, fill(read, kBesideStrings));
+    if (!come) return false;
+  }
   if (std::string_view(buffer_.data() + begin_, 2) != "\r\n") return no_reply();
   begin_ += 2;
-  return {};
+  return true;
 }
 
-Result<RedisReply> RedisReplyStream::receive(const ReadSome& read, const PlaceString& place,
-                                             std::size_t behind) {
+Result<bool> RedisReplyStream::read_string(const ReadSome& read) {
+  while (left_ > 0) {
+    if (begin_ == end_) {
+      QUIRE_ASSIGN_OR_RETURN(const bool come, fill(read, kReadBytes));
+      if (!come) return false;
+    }
+    const std::size_t n = std::min(left_, end_ - begin_);
+    QUIRE_RETURN_IF_ERROR(reader_.feed({buffer_.data() + begin_, n}));
+    begin_ += n;
+    left_ -= n;
+  }
+  return true;
+}
+
+Result<std::optional<RedisReply>> RedisReplyStream::receive(const ReadSome& read,
+                                                            const PlaceString& place) {
+  const std::optional<RedisReply> none;
   // hiredis gets no byte of the next reply, so that a string which is a whole reply is seen here.
-  for (bool begins = true;; begins = false) {
+  for (;;) {
+    if (part_ == Part::kPlacedString) {
+      QUIRE_ASSIGN_OR_RETURN(const bool whole, read_placed(read));
+      if (!whole) return none;
+      part_ = Part::kLine;
+      begins_ = true;
+      RedisReply out;
+      out.kind = RedisReply::Kind::kString;
+      out.placed = true;
+      return std::optional(std::move(out));
+    }
+    if (part_ == Part::kString) {
+      QUIRE_ASSIGN_OR_RETURN(const bool whole, read_string(read));
+      if (!whole) return none;
+      part_ = Part::kLine;
+      QUIRE_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, reader_.next());
+      begins_ = reply.has_value();
+      if (reply) return reply;
+    }
     // What is read beyond the line of a string has to be copied to its place.
-    QUIRE_ASSIGN_OR_RETURN(const std::string_view next,
-                           line(read, place ? kBesideStrings : kReadBytes));
-    const auto length = string_length(next);
-    if (begins && length && *length > 0 && *length <= record::kMaxValueBytes + 4096 && place) {
-      if (const std::span<std::byte> to = place(*length); to.size() == *length) {
-        begin_ += next.size();
-        QUIRE_RETURN_IF_ERROR(read_string(read, to, behind));
-        RedisReply out;
-        out.kind = RedisReply::Kind::kString;
-        out.placed = true;
-        return out;
-      }
-    }
-    QUIRE_RETURN_IF_ERROR(reader_.feed(next));
-    begin_ += next.size();
-    for (std::size_t left = length ? *length + 2 : 0; left > 0;) {
-      if (begin_ == end_) QUIRE_RETURN_IF_ERROR(fill(read, kReadBytes, left));
-      const std::size_t n = std::min(left, end_ - begin_);
-      QUIRE_RETURN_IF_ERROR(reader_.feed({buffer_.data() + begin_, n}));
+    QUIRE_ASSIGN_OR_RETURN(const auto next, line(read, place ? kBesideStrings : kReadBytes));
+    if (!next) return none;
+    const auto length = string_length(*next);
+    const bool may_be_placed = begins_ && place && length && *length > 0 &&
+                               *length <= record::kMaxValueBytes + 4096;
+    to_ = may_be_placed ? place(*length) : std::span<std::byte>();
+    if (!to_.empty() && to_.size() == *length) {
+      begin_ += next->size();
+      const std::size_t n = std::min(to_.size(), end_ - begin_);
+      std::memcpy(to_.data(), buffer_.data() + begin_, n);
       begin_ += n;
-      left -= n;
+      to_ = to_.subspan(n);
+      part_ = Part::kPlacedString;
+    } else {
+      QUIRE_RETURN_IF_ERROR(reader_.feed(*next));
+      begin_ += next->size();
+      left_ = length ? *length + 2 : 0;
+      part_ = Part::kString;
     }
-    QUIRE_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, reader_.next());
-    if (reply) return std::move(*reply);
   }
 }
 
