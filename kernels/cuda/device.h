@@ -90,6 +90,10 @@ struct alignas(16) Pack {
 
 inline constexpr float kInfinity = __builtin_huge_valf();
 
+/// The shared memory that a block may have on every device from compute capability 8.0 on: 8.6, 8.9
+/// and 12.0 have no more.
+inline constexpr int kPortableSharedBytes = 99 * 1024;
+
 /// Calls fn with a value of the element type that `dtype` names: f32, f16 or bf16. Errors:
 /// kInvalidArgument (another dtype), those of fn.
 template <class Fn>

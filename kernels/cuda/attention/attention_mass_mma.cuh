@@ -3,8 +3,8 @@
 ///
 /// Cost of a range of n keys at head_dim d with r query rows of h heads each, for one KV head:
 ///   operations  2 * n * d * r * h, and n * r * h exponentials
-///   bytes       2 * n * d of keys for each 64 query heads, and 4 * d * r * h of queries (f32) from
-///               the second-level cache for each block
+///   bytes       2 * n * d of keys for each 64 query heads (32 at d = 256), and 4 * d * r * h of
+///               queries (f32) from the second-level cache for each block
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,15 @@ namespace quire::cuda {
 /// are added in a fixed order, which depends neither on other rows nor on other ranges.
 template <class E, int kDim>
 struct AttentionMassMmaKernel {
-  static constexpr int kThreads = 128, kWarps = kThreads / 32, kRows = 64, kKeys = 64,
-                       kRow = kTileRow<kDim>, kTile = QueryRows::kTile, kTiles = kRows / kTile,
-                       kSteps = kDim / 16;
+  // More rows of 256 channels do not fit the shared memory of every device
+  static constexpr int kThreads = 128, kWarps = kThreads / 32, kRows = kDim <= 128 ? 64 : 32,
+                       kKeys = 64, kRow = kTileRow<kDim>, kTile = QueryRows::kTile,
+                       kTiles = kRows / kTile, kSteps = kDim / 16;
   static constexpr int kKeyBytes = kKeys * kRow * 2, kQueriesAt = 2 * kKeyBytes,
                        kLseAt = kQueriesAt + kRows * kRow * 2, kLastSeenAt = kLseAt + kRows * 4,
                        kPartsAt = kLastSeenAt + kRows * 4,
                        kSharedBytes = kPartsAt + kWarps * kRows * 4;
+  static_assert(kSharedBytes <= kPortableSharedBytes);
   static constexpr int kResident = kDim <= 128 ? 4 : 2;  ///< as many as have shared memory
   static constexpr float kLog2E = 1.4426950408889634f;
   static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max(),

@@ -47,8 +47,11 @@ struct PrefillAttentionKernel {
   // Eight elements of padding let neighbouring rows start in different banks
   static constexpr int kRow = kDim + 8;
   static constexpr int kTileBytes = kKeys * kRow * 2, kKeysAt = kLanes * kRow * 2,
-                       kValuesAt = kKeysAt + kTileBytes, kLatestAt = kValuesAt + kTileBytes,
-                       kPositionsAt = kLatestAt + 16, kSharedBytes = kPositionsAt + kLanes * 4;
+                       kValuesAt = kKeysAt + kTileBytes, kSharedBytes = kValuesAt + kTileBytes;
+  static_assert(kSharedBytes <= kPortableSharedBytes);
+  // The padding of a query lane's row has its position, and the next word of the first four rows
+  // the latest position of each warp: at 256 channels there is no other place for them
+  static constexpr int kRowWords = kRow / 2, kPositionWord = kDim / 2, kLatestWord = kDim / 2 + 1;
   static constexpr int kKeyBlocks = kKeys / 8, kChannelBlocks = kDim / 8, kSteps = kDim / 16;
   // A tile is copied in passes of kCopyRows rows; a thread copies 16 bytes of one row
   static constexpr int kPacks = kDim / 8, kCopyRows = kPacks == 12 ? 8 : kThreads / kPacks,
@@ -134,6 +137,12 @@ struct PrefillAttentionKernel {
     return device.warp() * kWarpLanes;
   }
 
+  /// The rows of the block's queries with their padding.
+  template <class Device>
+  QUIRE_DEVICE static auto query_words(Device& device) {
+    return device.template shared<std::int32_t>(0, kLanes * kRowWords);
+  }
+
   template <class Device>
   QUIRE_DEVICE void start(Device& device, std::uint32_t first_lane, std::uint32_t group,
                           Fragment& f) const {
@@ -161,7 +170,7 @@ struct PrefillAttentionKernel {
         position = least(device.load(a.query_positions + t), kUnseen - 1);
         f.earliest = f.latest = position;
       }
-      device.template shared<std::int32_t>(kPositionsAt, kLanes)[lane] = position;
+      query_words(device)[lane * kRowWords + kPositionWord] = position;
     }
     for (int mask = 1; mask < 32; mask *= 2) {
       f.earliest = least(f.earliest, device.shuffle_xor(f.earliest, mask));
@@ -208,12 +217,12 @@ struct PrefillAttentionKernel {
   /// allow later rows to be cut off. All threads of the block meet here.
   template <class Device>
   QUIRE_DEVICE std::int64_t visible_rows(Device& device, std::int32_t latest) const {
-    auto each = device.template shared<std::int32_t>(kLatestAt, 4);
-    if (device.lane() == 0) each[device.warp()] = latest;
+    auto words = query_words(device);
+    if (device.lane() == 0) words[device.warp() * kRowWords + kLatestWord] = latest;
     device.sync_threads();
     if (!a.kv.sorted) return a.kv.num_rows;
     for (int warp = 0; warp < 4; ++warp) {
-      const std::int32_t other = each[warp];
+      const std::int32_t other = words[warp * kRowWords + kLatestWord];
       latest = most(latest, other);
     }
     // Rows before low are visible, rows from high on are not; the lanes of a warp try 32 rows
@@ -307,13 +316,15 @@ struct PrefillAttentionKernel {
   /// Makes the scores of keys that a lane may not see -inf.
   template <class Device>
   QUIRE_DEVICE void mask(Device& device, int tile, float (&scores)[kParts][kKeyBlocks][4]) const {
-    auto positions = device.template shared<std::int32_t>(kPositionsAt, kLanes);
+    auto words = query_words(device);
     std::int32_t query[kParts][2];
     QUIRE_UNROLL
     for (int part = 0; part < kParts; ++part) {
       QUIRE_UNROLL
-      for (int half = 0; half < 2; ++half)
-        query[part][half] = positions[warp_lane(device) + part * 16 + half * 8 + device.lane() / 4];
+      for (int half = 0; half < 2; ++half) {
+        const int lane = warp_lane(device) + part * 16 + half * 8 + device.lane() / 4;
+        query[part][half] = words[lane * kRowWords + kPositionWord];
+      }
     }
     QUIRE_UNROLL
     for (int n = 0; n < kKeyBlocks; ++n) {
