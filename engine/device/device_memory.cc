@@ -77,7 +77,14 @@ Status DeviceMemory::write(void* to, const void* from, std::int64_t bytes) {
 
 Status DeviceMemory::synchronize() {
   if (!pending()) return {};
-  QUIRE_RETURN_IF_ERROR(leave_step());
+  const Status left = leave_step();
+  // Also after a step that failed: what it enqueued before has run then.
+  const Status settled = settle();
+  return left.ok() ? settled : left;
+}
+
+Status DeviceMemory::settle() {
+  if (!pending()) return {};
   const std::uint64_t covered = enqueued_.load(std::memory_order_acquire);
   std::vector<Freed> freed;
   {
@@ -112,12 +119,19 @@ void DeviceMemory::give_event(std::int32_t event) {
 void DeviceMemory::begin_step(std::int64_t rows) {
   std::thread::id nobody{};
   if (!stepping_.compare_exchange_strong(nobody, std::this_thread::get_id())) return;
+  {
+    const std::lock_guard lock(mu_);
+    left_ = {};
+  }
   step_.begin(rows);
   if (!step_.active()) stepping_.store({}, std::memory_order_release);
 }
 
 Status DeviceMemory::end_step() {
-  if (!within_step()) return {};
+  if (!within_step()) {
+    const std::lock_guard lock(mu_);
+    return left_by_ == std::this_thread::get_id() ? std::exchange(left_, {}) : Status();
+  }
   const Status status = step_.end(*ops_);
   count_enqueued();
   recorded_.store(false, std::memory_order_release);
@@ -135,6 +149,13 @@ Status DeviceMemory::upload(const cuda::CopyArgs& arguments) {
 Status DeviceMemory::leave_step() {
   if (!within_step()) return {};
   const Status status = step_.interrupt(*ops_);
+  if (!status.ok()) {
+    // The caller may be one sequence of many, and the rest of the step goes on without what was
+    // refused.
+    const std::lock_guard lock(mu_);
+    left_ = status;
+    left_by_ = std::this_thread::get_id();
+  }
   count_enqueued();
   recorded_.store(false, std::memory_order_release);
   stepping_.store({}, std::memory_order_release);
@@ -150,8 +171,10 @@ void DeviceMemory::give_back(cuda::MemoryKind kind, void* p) {
   if (!within_step()) {
     std::lock_guard lock(mu_);
     if (recorded_.load(std::memory_order_acquire)) return freed_.push_back({kind, p});
+  } else if (pending()) {
+    (void)leave_step();  // end_step() says how that went
   }
-  release_now({kind, p}, synchronize());
+  release_now({kind, p}, settle());
 }
 
 void DeviceMemory::release_now(const Freed& freed, Status settled) {

@@ -76,6 +76,8 @@ class DeviceMemory final : public ComputeMemory {
   /// Begins a step (Compute::begin_step()). Only one thread at a time has a step; another thread's
   /// operations run as they come.
   void begin_step(std::int64_t rows);
+  /// Ends the step. Errors: those of its operations, and of a leave_step() within it, whoever
+  /// called that.
   Status end_step();
   /// Enqueues what the step recorded so far, and the rest of the step as it comes. It is for what a
   /// graph cannot hold: a wait of the host, and work of other streams that began before the step or
@@ -96,6 +98,8 @@ class DeviceMemory final : public ComputeMemory {
   };
   /// Counts after the call that enqueued, so that a concurrent synchronize() never covers too much.
   void count_enqueued() { enqueued_.fetch_add(1, std::memory_order_acq_rel); }
+  /// Does what synchronize() does, but enqueues no step of the calling thread.
+  Status settle();
   void release_now(const Freed& freed, Status settled);
 
   const std::shared_ptr<cuda::DeviceOps> ops_;
@@ -108,6 +112,9 @@ class DeviceMemory final : public ComputeMemory {
   std::mutex mu_;
   std::vector<Freed> freed_;               // waits for the end of a step; guarded by mu_
   std::vector<std::int32_t> free_events_;  // guarded by mu_
+  /// Why leave_step() failed, and whose step it was; guarded by mu_.
+  Status left_;
+  std::thread::id left_by_{};
 };
 
 /// DeviceEvent owns one of the device's events (ops.h) as long as it lives.

@@ -111,6 +111,25 @@ TEST(DeviceMemoryTest, MemoryGivenBackWhileAnotherThreadRecordsLivesUntilTheStep
   EXPECT_EQ(ops->bytes_in_use(), 0);
 }
 
+/// Memory that grows has the step so far run at once. What is refused then is the step's failure,
+/// or the answer would come from a step that lacks an operation.
+TEST(DeviceMemoryTest, AStepWhoseOperationIsRefusedWhereMemoryGrowsFailsAtItsEnd) {
+  const auto ops = simt::make_emulated_ops();
+  const auto memory = std::make_shared<DeviceMemory>(ops);
+  DeviceBuffer buffer(memory, cuda::MemoryKind::kDevice);
+  ASSERT_TRUE(buffer.reserve(64).ok());
+  memory->begin_step(1);
+  ASSERT_TRUE(memory->run(cuda::RecordEventArgs{-1, cuda::Lane::kCompute}).ok());
+  ASSERT_TRUE(buffer.reserve(128).ok());
+  EXPECT_EQ(ops->bytes_in_use(), 128) << "a failure keeps no memory";
+  EXPECT_EQ(memory->end_step().code(), Code::kInvalidArgument);
+  for (int step = 0; step < 2; ++step) {
+    memory->begin_step(1);
+    ASSERT_TRUE(memory->run(cuda::RecordEventArgs{0, cuda::Lane::kCompute}).ok());
+    EXPECT_TRUE(memory->end_step().ok()) << "the next step is another one";
+  }
+}
+
 TEST(DeviceMemoryTest, EventsBelongToOneOwnerAndAreRefusedWhenAllAreTaken) {
   const auto memory = std::make_shared<DeviceMemory>(simt::make_emulated_ops());
   std::set<std::int32_t> numbers;
