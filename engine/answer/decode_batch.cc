@@ -16,13 +16,16 @@
 namespace quire {
 namespace {
 
-/// Appends one row in every layer, or in none.
+/// Appends one row in every layer, or in none. A device's tables get room for it here, where a lack
+/// of memory concerns this sequence alone.
 Status add_row(WorkingCache& cache, std::int32_t position) {
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
-    auto added = cache.add_rows(layer, std::span(&position, 1));
-    if (added.ok()) continue;
-    for (std::int32_t l = 0; l < layer; ++l) cache.truncate(l, cache.num_rows(l) - 1);
-    return added.status();
+    const auto added = cache.add_rows(layer, std::span(&position, 1));
+    const Status status = added.ok() ? cache.make_table_room(layer) : added.status();
+    if (status.ok()) continue;
+    for (std::int32_t l = 0; l < layer + (added.ok() ? 1 : 0); ++l)
+      cache.truncate(l, cache.num_rows(l) - 1);
+    return status;
   }
   return {};
 }

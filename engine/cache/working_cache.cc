@@ -65,6 +65,11 @@ WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers)
   for (Layer& layer : layers_) layer.table = std::make_unique<KvTable>(*pool.memory());
 }
 
+Status WorkingCache::make_table_room(std::int32_t layer_idx) {
+  const Layer& layer = layers_.at(at(layer_idx));
+  return layer.table != nullptr ? layer.table->reserve(count_of(layer.positions)) : Status();
+}
+
 void WorkingCache::forget_tables() {
   for (Layer& layer : layers_) {
     if (layer.table != nullptr) layer.table->forget();

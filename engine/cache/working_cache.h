@@ -119,6 +119,9 @@ class WorkingCache {
   bool shareable() const;
 
   KvView view(std::int32_t layer) const;
+  /// Makes room for the layer's rows in the device's table of them, if there is a device. Errors:
+  /// kResourceExhausted, kDeviceLost.
+  Status make_table_room(std::int32_t layer);
   /// Makes a device send pages and positions again, because work that should have done so may not
   /// have run.
   void forget_tables();

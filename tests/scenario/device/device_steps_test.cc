@@ -146,6 +146,34 @@ TEST_F(DeviceStepsTest, WhereNoGraphCanBeMadeStepsRunOneByOneAndAreNotTriedForEv
   EXPECT_EQ(ops_->runs(OpCode::kStep), StepRecording::kMostFailures);
 }
 
+/// The device's table of a sequence's pages concerns that sequence alone.
+TEST_F(DeviceStepsTest, ASequenceWithoutRoomForItsTableFailsAlone) {
+  const auto cache = filled(9), same = filled(9);
+  EXPECT_EQ(step({cache.get()}, 3), step({same.get()}, 3));
+  // Rows that no pass of the device has seen: the step makes the tables.
+  WorkingCache fresh(pool(), config_.num_layers);
+  std::vector<std::int32_t> positions(5);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
+    ASSERT_TRUE(fresh.add_rows(layer, positions).ok());
+  const auto dense = std::move(*retrievers().make("dense"));
+  for (std::int32_t i = 0; i < 3; ++i) {
+    const std::vector<float> alone = step({same.get()}, 3 + i);
+    std::vector<DecodeRow> rows(2);
+    rows[0] = {.token_id = 3 + i, .position = 10 + i, .cache = cache.get()};
+    rows[1] = {.token_id = 3 + i, .position = 5, .cache = &fresh};
+    for (DecodeRow& row : rows) row.retriever = dense.get();
+    ops_->fail_allocation(i == 0 ? 0 : 1);  // of the first, second, third layer
+    ASSERT_TRUE(batch().step(rows).ok());
+    ops_->fail_allocation(-1);
+    ASSERT_TRUE(rows[0].status.ok()) << rows[0].status.to_string();
+    EXPECT_EQ(std::vector<float>(rows[0].logits.begin(), rows[0].logits.end()), alone);
+    EXPECT_EQ(rows[1].status.code(), Code::kResourceExhausted) << rows[1].status.to_string();
+    for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
+      EXPECT_EQ(fresh.num_rows(layer), 5);
+  }
+}
+
 TEST_F(DeviceStepsTest, AStepInWhichSomebodyWaitsIsNoGraph) {
   const auto cache = filled(40);
   for (std::int32_t i = 0; i < 6; ++i) (void)step({cache.get()}, 3 + i, Who::kHost);
