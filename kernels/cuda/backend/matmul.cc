@@ -142,7 +142,8 @@ struct Matmul::Impl {
                                      &checked) == CUBLAS_STATUS_SUCCESS &&
              checked.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
     };
-    return choice.find({static_cast<int>(args.dtype), args.rows, args.n, args.k}, for_rows, takes);
+    return choice.find({static_cast<int>(args.dtype), args.rows, args.n, args.k, args.ldy},
+                       for_rows, takes);
   }
 };
 

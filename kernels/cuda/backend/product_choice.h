@@ -25,6 +25,7 @@ class ProductChoice {
   struct Shape {
     int dtype;
     std::int64_t rows, n, k;
+    std::int64_t ldy;  ///< row stride of the outputs, which decides how wide they can be written
   };
 
   /// Returns the algorithm of the shape's bucket if takes(algorithm) says that it supports these
@@ -32,9 +33,9 @@ class ProductChoice {
   /// Result<Algorithm>, whose errors are passed on and asked for again.
   template <class Ask, class Takes>
   Result<Algorithm> find(const Shape& shape, Ask ask, Takes takes) {
-    const Key own{shape.dtype, shape.rows, shape.n, shape.k};
+    const Key own{shape.dtype, shape.rows, shape.n, shape.k, shape.ldy};
     if (const auto known = own_.find(own); known != own_.end()) return known->second;
-    const Key whole{shape.dtype, row_bucket(shape.rows), shape.n, shape.k};
+    const Key whole{shape.dtype, row_bucket(shape.rows), shape.n, shape.k, shape.ldy};
     auto bucket = buckets_.find(whole);
     if (bucket == buckets_.end()) {
       QUIRE_ASSIGN_OR_RETURN(const Algorithm chosen, ask(std::get<1>(whole)));
@@ -50,7 +51,7 @@ class ProductChoice {
   }
 
  private:
-  using Key = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;
+  using Key = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
   static constexpr std::size_t kMost = 4096;  // row counts of prefill are many
   std::map<Key, Algorithm> buckets_, own_;
 };

@@ -11,9 +11,9 @@ namespace {
 /// Has an algorithm for each row count, and counts what it is asked.
 class ProductChoiceTest : public ::testing::Test {
  protected:
-  Result<int> find(std::int64_t rows) {
+  Result<int> find(std::int64_t rows, std::int64_t ldy = 64) {
     return choice_.find(
-        {0, rows, 64, 64},
+        {0, rows, 64, 64, ldy},
         [this](std::int64_t asked) -> Result<int> {
           asked_.push_back(asked);
           if (fails_) return Status::unimplemented("no algorithm");
@@ -47,6 +47,14 @@ TEST_F(ProductChoiceTest, ARefusedAlgorithmIsRememberedForItsRowCount) {
   takes_ = true;
   EXPECT_EQ(*find(2), 16) << "another row count is checked for itself";
   for (int step = 0; step < 3; ++step) EXPECT_EQ(*find(2), 16);
+  EXPECT_EQ(checks_, 2);
+}
+
+/// Outputs of an odd row stride, as those of an odd vocabulary, cannot be written 16 bytes at once.
+TEST_F(ProductChoiceTest, OutputsOfAnotherRowStrideAreAskedForThemselves) {
+  EXPECT_EQ(*find(16, 64), 16);
+  EXPECT_EQ(*find(16, 32001), 16);
+  EXPECT_EQ(asked_.size(), 2u);
   EXPECT_EQ(checks_, 2);
 }
 
