@@ -62,9 +62,9 @@ class StoredRowsFeed {
 
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<RawKvView> packed_;  ///< what pack_ahead() packs into the next slot; empty: nothing
-  SideThread packer_;
   std::array<Slot, 4> slots_;
   std::size_t next_ = 0;
+  SideThread packer_;  ///< the last member: a task that runs when this ends writes to a slot
 };
 
 }  // namespace quire
