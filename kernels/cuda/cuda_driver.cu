@@ -25,8 +25,6 @@ class CudaDriver final : public DeviceDriver {
     const cudaError_t error = kind == MemoryKind::kDevice
                                   ? cudaMalloc(&p, size)
                                   : cudaHostAlloc(&p, size, cudaHostAllocDefault);
-    // The error is not sticky; clear it for the next call
-    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
     QUIRE_RETURN_IF_ERROR(cuda_status(error, "allocating"));
     return p;
   }
@@ -85,12 +83,8 @@ class CudaDriver final : public DeviceDriver {
   }
   Result<GraphHandle> end_capture(StreamHandle stream) override {
     cudaGraph_t graph = nullptr;
-    const Status ended = cuda_status(cudaStreamEndCapture(native(stream), &graph),
-                                     "recording a graph");
-    if (!ended.ok()) {
-      (void)cudaGetLastError();  // clear the error of the invalidated capture
-      return ended;
-    }
+    QUIRE_RETURN_IF_ERROR(
+        cuda_status(cudaStreamEndCapture(native(stream), &graph), "recording a graph"));
     cudaGraphExec_t exec = nullptr;
     const Status made = cuda_status(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph");
     const Status destroyed = cuda_status(cudaGraphDestroy(graph), "destroying a recording");

@@ -10,6 +10,9 @@ constexpr auto kErrorContained = static_cast<cudaError_t>(226);
 
 Status cuda_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
+  // The runtime keeps an error until it is asked for its last one, which the next launch does and
+  // would report as its own. Those that a context does not survive come back all the same.
+  (void)cudaGetLastError();
   const std::string message = std::string(what) + ": " + cudaGetErrorString(error) + " (" +
                               cudaGetErrorName(error) + ")";
   switch (error) {

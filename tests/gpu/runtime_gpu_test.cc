@@ -176,6 +176,23 @@ TEST(GpuRuntime, MoreMemoryThanTheCardHasIsOneErrorAndNotTheLast) {
   EXPECT_FALSE(o->driver->lost());
 }
 
+/// A step whose graph could not be made runs its operations one by one.
+TEST(GpuRuntime, AFailedCallIsNotReportedAgainByTheNextLaunch) {
+  auto o = Opened::open();
+  ASSERT_OK(o.status());
+  auto x = o->device->allocate(4096, o->stream.get());
+  ASSERT_OK(x.status());
+  auto* const values = static_cast<float*>(x->data());
+  const auto expect_launched_after = [&](const Status& failed) {
+    EXPECT_FALSE(failed.ok());
+    EXPECT_OK(rms_norm({{values, values, values, 1, 64, 1e-6f}, nullptr}, o->stream.get()));
+  };
+  expect_launched_after(o->inner->launch(GraphHandle{}, o->stream.get()));
+  expect_launched_after(o->inner->record(EventHandle{}, o->stream.get()));
+  expect_launched_after(o->inner->end_capture(o->stream.get()).status());
+  EXPECT_OK(o->inner->wait_for(o->stream.get()));
+}
+
 TEST(GpuRuntime, TheLoadedBackendSeesAndTestsTheDevice) {
   const auto library = BackendLibrary::load(backend_library_files());
   ASSERT_OK(library.status());
