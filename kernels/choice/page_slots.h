@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
 #include "kernels/choice/page_choice.h"
@@ -53,6 +54,7 @@ struct SlotSequence {
 /// heads take part that have a choice for the next step; they get its units, and no list changes.
 ///
 /// A head wants at most num_slots units, of at most unit_rows rows each.
+inline constexpr std::int32_t kMostSlots = 6144;  ///< their lists fit the shared memory of a block
 struct FillSlotsArgs {
   const SlotSequence* sequences;  ///< [num_sequences] in device memory
   std::int64_t num_sequences;
@@ -79,6 +81,8 @@ inline Status check_slots(const FillSlotsArgs& a) {
   if (a.selected < 1) return Status::invalid("selected", "must be positive");
   if (a.num_slots < a.num_first + a.selected)
     return Status::invalid("num_slots", "must hold the first units and the chosen ones");
+  if (a.num_slots > kMostSlots)
+    return Status::invalid("num_slots", "must be at most " + std::to_string(kMostSlots));
   if (a.unit_rows < 1) return Status::invalid("unit_rows", "must be positive");
   if (a.most_rows < 0) return Status::invalid("most_rows", "must not be negative");
   return {};

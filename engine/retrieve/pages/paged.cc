@@ -94,6 +94,14 @@ Status PagedRetriever::begin_step(std::int32_t, std::int32_t) {
   if (!policy_.device || rows <= policy_.budget) return {};
   QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
   stats_.layers_offloaded = memory_.offloaded();
+  // A device fills the slots of many sequences in one call, which would fail for all of them.
+  if (slots_ && memory_.offloaded() > 0 && policy_.slots() > kMostSlots) {
+    return Status::invalid("cache.options.decode_budget",
+                           std::to_string(policy_.budget) + " tokens are " +
+                               std::to_string(policy_.slots()) +
+                               " pages of a layer that has left the device, which has room for " +
+                               std::to_string(kMostSlots) + "; lower it or raise decode_page");
+  }
   return {};
 }
 

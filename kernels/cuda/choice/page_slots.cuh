@@ -15,9 +15,8 @@ struct AssignSlotsKernel {
   static constexpr int kThreads = 128;
   FillSlotsArgs a;
 
-  int shared_bytes() const {
-    return begin_of(kScratch) + kThreads / 32 * static_cast<int>(sizeof(int));
-  }
+  static constexpr int kScratchBytes = kThreads / 32 * static_cast<int>(sizeof(std::int32_t));
+  int shared_bytes() const { return begin_of(kScratch) + kScratchBytes; }
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
@@ -37,6 +36,8 @@ struct AssignSlotsKernel {
 
  private:
   enum Array { kWanted, kSlotOf, kMissing, kFree, kScratch };
+  static_assert(kScratch * kMostSlots * static_cast<int>(sizeof(std::int32_t)) + kScratchBytes <=
+                kPortableSharedBytes);
   /// The byte at which a list of num_slots numbers begins.
   QUIRE_HOST_DEVICE int begin_of(Array array) const {
     return array * a.num_slots * static_cast<int>(sizeof(std::int32_t));

@@ -190,13 +190,18 @@ class DeviceChoosingStepsTest : public DeviceStepsTest {
   };
   Sequence sequence(const std::string& name, std::int32_t n, const Options& more = {},
                     DevicePool* slots = nullptr) {
+    return sequence(name, filled(n), more, slots);
+  }
+  Sequence sequence(const std::string& name, std::unique_ptr<WorkingCache> cache,
+                    const Options& more = {}, DevicePool* slots = nullptr) {
+    const auto n = static_cast<std::int32_t>(cache->num_rows(0));
     Options options = {{"decode_page", "16"},
                        {"decode_budget", "64"},
                        {"decode_sink", "16"},
                        {"decode_window", "16"},
                        {"decode_dense_layers", "0"}};
     for (const auto& [option, value] : more) options[option] = value;
-    Sequence out{filled(n),
+    Sequence out{std::move(cache),
                  std::move(*retrievers().make(name, PlugOptions(options_of(name, options))))};
     const ContextRows whole{0, n};
     SequenceContext context;
@@ -355,6 +360,24 @@ TEST_F(DeviceChoosingStepsTest, ASequenceWithoutRoomForItsSlotsFailsAlone) {
     expect_as_alone(got[0], step_all(std::span(&first, 1), 3 + i)[0], "the first ");
     expect_as_alone(got[2], step_all(std::span(&last, 1), 3 + i)[0], "the last ");
   }
+}
+
+/// One call fills the slots of all sequences, so what it cannot do is refused before.
+TEST_F(DeviceChoosingStepsTest, ASequenceThatWantsMorePagesThanADeviceFillsIsRefusedAlone) {
+  constexpr std::int32_t kBudget = kMostSlots * 16;
+  auto cache = std::make_unique<WorkingCache>(pool(), config_.num_layers);
+  std::vector<std::int32_t> positions(kBudget);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
+    ASSERT_TRUE(cache->add_rows(layer, positions).ok());
+  const Options wide = {{"decode_budget", std::to_string(kBudget)}, {"decode_resident", "none"}};
+  std::vector<Sequence> together;
+  together.push_back(sequence("freekv", std::move(cache), wide));
+  together.push_back(sequence("freekv", 99));
+  const std::vector<Stepped> got = step_all(together, 3);
+  EXPECT_EQ(got[0].status.code(), Code::kInvalidArgument) << got[0].status.to_string();
+  EXPECT_EQ(got[0].status.field(), "cache.options.decode_budget");
+  EXPECT_TRUE(got[1].status.ok()) << got[1].status.to_string();
 }
 
 TEST_F(DeviceChoosingStepsTest, NeighboursWithOtherOptionsOrMethodsAttendByThemselves) {

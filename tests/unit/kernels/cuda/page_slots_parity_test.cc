@@ -328,6 +328,7 @@ class PageSlots {
       return launch_fill_slots(launcher, bad).field();
     };
     EXPECT_EQ(field_of([](FillSlotsArgs& a) { a.num_slots = a.num_first; }), "num_slots");
+    EXPECT_EQ(field_of([](FillSlotsArgs& a) { a.num_slots = kMostSlots + 1; }), "num_slots");
     EXPECT_EQ(field_of([](FillSlotsArgs& a) { a.selected = 0; }), "selected");
     EXPECT_EQ(field_of([](FillSlotsArgs& a) { a.unit_rows = 0; }), "unit_rows");
     EXPECT_EQ(field_of([](FillSlotsArgs& a) { a.slots.dtype = DType::kI8; }), "dst.dtype");
