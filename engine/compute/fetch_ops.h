@@ -25,7 +25,8 @@ class FetchOps {
   /// `then` uses must live until that call.
   virtual Status fetch(std::int64_t bytes, Fetched then) = 0;
   /// Synchronizes and calls the callbacks that are left. After an error it calls none and discards
-  /// all pending fetches.
+  /// all pending fetches; except that where operations of the caller's decode step were refused, it
+  /// calls all of them before it says so, because other passes may have fetched.
   virtual Status deliver() = 0;
 };
 

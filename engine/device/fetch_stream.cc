@@ -50,9 +50,11 @@ Status FetchStream::fetch(std::int64_t bytes, Fetched then) {
 Status FetchStream::deliver() {
   const std::vector<UnderWay> arrived = std::exchange(under_way_, {});
   bytes_under_way_ = 0;
+  // Other passes may have fetched, too, and theirs arrives whatever becomes of the caller's step.
+  const Status left = memory_->leave_step();
   // What was fetched early arrived long ago: it is taken while the device computes the rest.
   std::size_t taken = 0;
-  Status settled = memory_->leave_step();
+  Status settled;
   while (settled.ok() && taken < arrived.size()) {
     const UnderWay& one = arrived[taken];
     if (one.slot->copies != one.copy) break;
@@ -65,7 +67,7 @@ Status FetchStream::deliver() {
   for (const auto& chunk : chunks_) chunk->used = 0;
   QUIRE_RETURN_IF_ERROR(settled);
   for (; taken < arrived.size(); ++taken) arrived[taken].then(arrived[taken].at);
-  return {};
+  return left;
 }
 
 }  // namespace quire

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/cache/working_cache.h"
+#include "engine/device/fetch_stream.h"
 #include "tests/support/simt/emulated_ops.h"
 
 namespace quire {
@@ -128,6 +129,30 @@ TEST(DeviceMemoryTest, AStepWhoseOperationIsRefusedWhereMemoryGrowsFailsAtItsEnd
     ASSERT_TRUE(memory->run(cuda::RecordEventArgs{0, cuda::Lane::kCompute}).ok());
     EXPECT_TRUE(memory->end_step().ok()) << "the next step is another one";
   }
+}
+
+/// A pass that stands between two layers has fetched while another request's step fails.
+TEST(FetchStreamTest, WhatWasFetchedBeforeAStepThatFailsArrives) {
+  const auto memory = std::make_shared<DeviceMemory>(simt::make_emulated_ops());
+  FetchStream fetch(memory);
+  const std::vector<std::int32_t> values = {3, 1, 4, 1, 5};
+  constexpr std::int64_t kBytes = 5 * sizeof(std::int32_t);
+  const auto place = fetch.place(kBytes);
+  ASSERT_TRUE(place.ok());
+  ASSERT_TRUE(memory->write(*place, values.data(), kBytes).ok());
+  std::vector<std::int32_t> got;
+  ASSERT_TRUE(fetch
+                  .fetch(kBytes,
+                         [&got](const std::byte* from) {
+                           const auto* first = reinterpret_cast<const std::int32_t*>(from);
+                           got.assign(first, first + 5);
+                         })
+                  .ok());
+  memory->begin_step(1);
+  ASSERT_TRUE(memory->run(cuda::RecordEventArgs{-1, cuda::Lane::kCompute}).ok());
+  EXPECT_EQ(fetch.deliver().code(), Code::kInvalidArgument);
+  EXPECT_EQ(got, values);
+  EXPECT_EQ(memory->end_step().code(), Code::kInvalidArgument);
 }
 
 TEST(DeviceMemoryTest, EventsBelongToOneOwnerAndAreRefusedWhenAllAreTaken) {
