@@ -55,7 +55,9 @@ std::int32_t sample_token(std::span<const float> logits, const SampleRule& rule,
   }
   if (candidates.empty()) return 0;
   const auto best = std::min_element(candidates.begin(), candidates.end(), before);
-  const float top = best->logit, scale = 1.0f / rule.temperature;
+  // Finite, because the largest logit's distance of 0 is multiplied with it.
+  const float top = best->logit,
+              scale = std::min(1.0f / rule.temperature, std::numeric_limits<float>::max());
   if (!std::isfinite(top)) return best->id;
   if (rule.top_k > 0 && static_cast<std::size_t>(rule.top_k) < candidates.size()) {
     std::nth_element(candidates.begin(), candidates.begin() + rule.top_k, candidates.end(), before);

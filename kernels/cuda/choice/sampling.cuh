@@ -10,6 +10,8 @@
 /// logits, for as many rows as the device has multiprocessors.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cuda/choice/select.cuh"
 
 namespace quire::cuda {
@@ -28,6 +30,7 @@ struct SampleKernel {
   /// Logits between two collections of the parts, whose sums stay below 2^32 for up to 2^18.
   static constexpr std::int64_t kCollect = std::int64_t{1} << 13;
   static constexpr float kBinsPerUnit = 32;  ///< weights are 0 from about 28 units on
+  static constexpr float kMostScale = std::numeric_limits<float>::max();
   using Weight = unsigned long long;
   SampleArgs a;
 
@@ -56,7 +59,8 @@ struct SampleKernel {
       if (device.thread_idx() == 0) device.store(a.out + row, top > -kInfinity ? id : 0);
       return;
     }
-    r.scale = 1.0f / temperature;
+    // Finite, because the largest logit's distance of 0 is multiplied with it
+    r.scale = fminf(1.0f / temperature, kMostScale);
     r.top = top;
     const std::int32_t top_k = device.load(a.top_k + row);
     if (top_k > 0 && top_k < a.n) {

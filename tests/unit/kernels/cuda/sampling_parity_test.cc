@@ -202,7 +202,8 @@ TEST(CudaParity, EdgesOfSampling) {
   high[70] = high[290] = kInfinity;
   plain[200] = plain[290] = 50.0f;
   std::vector<float> logits;
-  for (const auto* row : {&plain, &nothing, &low, &high, &ties, &ties, &ties})
+  for (const auto* row :
+       {&plain, &nothing, &low, &high, &ties, &ties, &ties, &plain, &plain, &plain})
     logits.insert(logits.end(), row->begin(), row->end());
   const auto drawn = on_device(logits, n,
                                {{0, 3, 0.5f, 0.5f, 0.9f},
@@ -211,7 +212,10 @@ TEST(CudaParity, EdgesOfSampling) {
                                 {1, 0, 1, 0, 0.99f},
                                 {1, 3, 1, 0, 0.99999f},
                                 {1, 0, 0.01f, 0, 0.99999f},
-                                {1, 0, 1, 1, 0.5f}});
+                                {1, 0, 1, 1, 0.5f},
+                                {1e-39f, 0, 1, 0, 0.2f},
+                                {1e-39f, 0, 1, 0.5f, 0.9f},
+                                {1e-39f, 5, 0.5f, 0, 0.9f}});
   EXPECT_EQ(drawn[0], 200) << "the first of the largest";
   EXPECT_EQ(drawn[1], 0);
   EXPECT_EQ(drawn[2], 0);
@@ -219,6 +223,10 @@ TEST(CudaParity, EdgesOfSampling) {
   EXPECT_EQ(drawn[4], 2) << "ties of top-k go to lower ids";
   EXPECT_EQ(drawn[5], 2) << "three of 300 equal ones weigh a hundredth";
   EXPECT_EQ(drawn[6], 150);
+  // 1 / temperature is infinite, and only the two largest weigh anything.
+  EXPECT_EQ(drawn[7], 200);
+  EXPECT_EQ(drawn[8], 290);
+  EXPECT_EQ(drawn[9], 200);
   TestDevice device;
   auto launcher = device.launcher();
   EXPECT_EQ(
