@@ -293,16 +293,12 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                                                        .ld_scores = n}));
   QUIRE_RETURN_IF_ERROR(buffers_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
                                         CandidateVote::kMaxScore, probes, nearest_.data()));
+  // Both in one fetch: a callback that waited while the second one fails would outlive this.
   const std::int64_t width = std::int64_t{step.num_heads} * step.head_dim,
                      query_bytes = width * static_cast<std::int64_t>(sizeof(float));
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const query, compute.fetch().place(query_bytes));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, compute.fetch().place(query_bytes + bytes));
   QUIRE_RETURN_IF_ERROR(
-      compute.linear().copy_rows(step.query, 1, width, width, reinterpret_cast<float*>(query)));
-  QUIRE_RETURN_IF_ERROR(compute.fetch().fetch(query_bytes, [this, width](const std::byte* from) {
-    const auto* first = reinterpret_cast<const float*>(from);
-    query_.assign(first, first + width);
-  }));
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, compute.fetch().place(bytes));
+      compute.linear().copy_rows(step.query, 1, width, width, reinterpret_cast<float*>(place)));
   QUIRE_RETURN_IF_ERROR(
       compute.choice().list_union({.lists = index.lists(),
                                    .chosen = nearest_.data(),
@@ -310,11 +306,14 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                                    .words = index.list_words(),
                                    .num_chosen = probes,
                                    .num_kv_heads = kv_heads,
-                                   .rows = reinterpret_cast<std::uint64_t*>(place)}));
-  QUIRE_RETURN_IF_ERROR(compute.fetch().fetch(bytes, [this, values](const std::byte* from) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(from);
-    named_.assign(words, words + values);
-  }));
+                                   .rows = reinterpret_cast<std::uint64_t*>(place + query_bytes)}));
+  QUIRE_RETURN_IF_ERROR(compute.fetch().fetch(
+      query_bytes + bytes, [this, width, values, query_bytes](const std::byte* from) {
+        const auto* first = reinterpret_cast<const float*>(from);
+        query_.assign(first, first + width);
+        const auto* words = reinterpret_cast<const std::uint64_t*>(from + query_bytes);
+        named_.assign(words, words + values);
+      }));
   return compute.fetch().deliver();
 }
 
