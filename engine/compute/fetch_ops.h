@@ -28,6 +28,9 @@ class FetchOps {
   /// all pending fetches; except that where operations of the caller's decode step were refused, it
   /// calls all of them before it says so, because other passes may have fetched.
   virtual Status deliver() = 0;
+  /// Returns how often fetches were discarded, or a callback threw. Whoever fetched and let others
+  /// deliver compares it, because only they were told.
+  virtual std::uint64_t discarded() const { return 0; }
 };
 
 }  // namespace quire

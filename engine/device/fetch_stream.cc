@@ -50,6 +50,8 @@ Status FetchStream::fetch(std::int64_t bytes, Fetched then) {
 Status FetchStream::deliver() {
   const std::vector<UnderWay> arrived = std::exchange(under_way_, {});
   bytes_under_way_ = 0;
+  // Until all callbacks have returned.
+  if (!arrived.empty()) ++discarded_;
   // Other passes may have fetched, too, and theirs arrives whatever becomes of the caller's step.
   const Status left = memory_->leave_step();
   // What was fetched early arrived long ago: it is taken while the device computes the rest.
@@ -67,6 +69,7 @@ Status FetchStream::deliver() {
   for (const auto& chunk : chunks_) chunk->used = 0;
   QUIRE_RETURN_IF_ERROR(settled);
   for (; taken < arrived.size(); ++taken) arrived[taken].then(arrived[taken].at);
+  if (!arrived.empty()) --discarded_;
   return left;
 }
 

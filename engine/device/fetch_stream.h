@@ -26,6 +26,7 @@ class FetchStream final : public FetchOps {
   Result<std::byte*> place(std::int64_t bytes) override;
   Status fetch(std::int64_t bytes, Fetched then) override;
   Status deliver() override;
+  std::uint64_t discarded() const override { return discarded_; }
 
  private:
   struct Slot {
@@ -55,6 +56,7 @@ class FetchStream final : public FetchOps {
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<UnderWay> under_way_;
   std::int64_t bytes_under_way_ = 0;
+  std::uint64_t discarded_ = 0;
 };
 
 }  // namespace quire

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/compute/compute.h"
@@ -74,10 +75,15 @@ class ForwardPass::Impl {
 
  private:
   /// Waits for the enqueued work while the hooks live, and hands them what they fetched.
-  Status finish_enqueued() { return compute_.fetch().deliver(); }
+  Status finish_enqueued() {
+    QUIRE_RETURN_IF_ERROR(compute_.fetch().deliver());
+    return compute_.fetch().discarded() == discarded_
+               ? Status()
+               : Status::internal("what a pass had fetched was lost in another one's failure");
+  }
   Status step_unchecked() {
     QUIRE_CHECK(!done_, "a pass goes on after its end");
-    begun_ = true;
+    if (!std::exchange(begun_, true)) discarded_ = compute_.fetch().discarded();
     if (next_layer_ == 0) QUIRE_RETURN_IF_ERROR(begin());
     if (next_layer_ < c_.num_layers && !w_.rows.empty())
       QUIRE_RETURN_IF_ERROR(run_layer(next_layer_++));
@@ -415,6 +421,7 @@ class ForwardPass::Impl {
   const std::int64_t q_dim_;
   std::int32_t next_layer_ = 0;
   bool begun_ = false, done_ = false;
+  std::uint64_t discarded_ = 0;  ///< FetchOps::discarded() when the pass began
   std::vector<std::int32_t> written_, write_rows_, written_positions_, attending_, query_positions_;
   std::vector<std::uint8_t> attended_;
 };

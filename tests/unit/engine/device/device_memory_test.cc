@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <new>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -153,6 +154,33 @@ TEST(FetchStreamTest, WhatWasFetchedBeforeAStepThatFailsArrives) {
   EXPECT_EQ(fetch.deliver().code(), Code::kInvalidArgument);
   EXPECT_EQ(got, values);
   EXPECT_EQ(memory->end_step().code(), Code::kInvalidArgument);
+}
+
+/// Only the caller hears of what it throws, so the others must be able to ask.
+TEST(FetchStreamTest, ACallbackThatThrowsLosesWhatOthersFetchedAndIsCounted) {
+  const auto memory = std::make_shared<DeviceMemory>(simt::make_emulated_ops());
+  FetchStream fetch(memory);
+  int taken = 0;
+  for (int round = 0; round < 2; ++round) {
+    const std::uint64_t before = fetch.discarded();
+    for (int n = 0; n < 3; ++n) {
+      ASSERT_TRUE(fetch.place(64).ok());
+      ASSERT_TRUE(fetch
+                      .fetch(64,
+                             [&taken, round, n](const std::byte*) {
+                               if (round == 0 && n == 1) throw std::bad_alloc();
+                               ++taken;
+                             })
+                      .ok());
+    }
+    if (round == 0) {
+      EXPECT_THROW((void)fetch.deliver(), std::bad_alloc);
+    } else {
+      EXPECT_TRUE(fetch.deliver().ok());
+    }
+    EXPECT_EQ(fetch.discarded() == before, round == 1);
+  }
+  EXPECT_EQ(taken, 1 + 3);
 }
 
 TEST(DeviceMemoryTest, EventsBelongToOneOwnerAndAreRefusedWhenAllAreTaken) {
