@@ -353,7 +353,8 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
   }
   const bool ok = co_await reply(channel, state);
   stop_watch();
-  channel->close(!state.finished);
+  // Nobody hears what follows the head of a stream, so its writer is told as of a client that left.
+  channel->close(!state.finished || (state.streaming && state.head_request));
   ExchangeSummary summary{state.status ? state.status : 499, !state.finished, request_bytes,
                           sent_bytes_, Clock::now() - started};
   service_.on_finished(*exchange, summary);
@@ -529,7 +530,8 @@ asio::awaitable<bool> Session::reply(std::shared_ptr<ReplyChannel> channel, Repl
         state.streaming = piece.kind == Kind::kStreamHead;
         state.chunked = state.streaming && !state.http10;
         if (state.streaming && state.http10) state.keep_alive = false;
-        state.finished = !state.streaming;
+        // The reply to HEAD is a head, also where GET would have a stream without an end.
+        state.finished = !state.streaming || state.head_request;
         head = head_text(response, state, state.chunked);
         if (!state.streaming && !state.head_request) tail = std::move(response.body);
         if (!state.streaming) sent_bytes_ += tail.size();

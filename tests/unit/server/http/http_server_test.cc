@@ -322,6 +322,20 @@ TEST_P(HttpServerTest, StreamIsChunkedAndPinged) {
   EXPECT_EQ(c.read_response()->body, "POST:after");
 }
 
+TEST_P(HttpServerTest, TheHeadOfAStreamIsAllThatHeadGets) {
+  start();
+  LoopbackClient c(server_->port(), 20, tls());
+  ASSERT_TRUE(c.send("HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const auto head = c.read_response(true);
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->header("transfer-encoding"), "chunked");
+  EXPECT_TRUE(service_.wait([this] { return service_.disconnects == 1; })) << "nobody listens";
+  ASSERT_TRUE(c.send(post("/echo", "after")));
+  const auto after = c.read_response();
+  ASSERT_TRUE(after) << "the stream must not stand before the next reply";
+  EXPECT_EQ(after->body, "POST:after");
+}
+
 TEST_P(HttpServerTest, DisconnectIsNoticedWhileWaiting) {
   start();
   for (const bool hard : {false, true}) {
