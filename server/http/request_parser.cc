@@ -74,7 +74,8 @@ void RequestParser::Impl::check_head() {
   }
   if (h.count("host") > 1) return fail(400, "Host is given more than once");
   if (head.minor_version >= 1 && h.count("host") == 0) return fail(400, "Host is missing");
-  const auto expect = h.get("expect");
+  // Clients of HTTP/1.0 know no 100, so theirs asks for nothing (RFC 9110 section 10.1.1).
+  const auto expect = head.minor_version == 0 ? std::string_view() : h.get("expect");
   if (!expect.empty() && !iequals(expect, "100-continue"))
     return fail(417, "Expect can only be '100-continue'");
   wants_continue = !expect.empty();

@@ -116,6 +116,18 @@ TEST(RequestParser, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
   }
 }
 
+TEST(RequestParser, AClientOfHttp10ExpectsNothing) {
+  for (const auto& [version, expects] : {std::pair("1.0", false), std::pair("1.1", true)}) {
+    RequestParser parser;
+    std::string body;
+    (void)parser.feed(std::string("POST / HTTP/") + version +
+                          "\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+                      body);
+    ASSERT_TRUE(parser.head_done()) << version;
+    EXPECT_EQ(parser.expects_continue(), expects) << version;
+  }
+}
+
 TEST(RequestParser, LargeHeadersAre431) {
   const auto p = parse("GET / HTTP/1.1\r\nHost: x\r\nX-Big: " + std::string(5000, 'a') + "\r\n\r\n",
                        512, 4096);
