@@ -47,6 +47,7 @@ struct RequestParser::Impl final : http::basic_parser<true> {
   void check_head();
   void look_for_folds(std::string_view taken);
   std::size_t feed_head(std::string_view data);
+  std::size_t feed_lines(std::string_view data);
   std::size_t feed_body(std::string_view data, std::string& body);
 
   HttpRequest head;
@@ -54,6 +55,7 @@ struct RequestParser::Impl final : http::basic_parser<true> {
   ChunkDecoder chunks;
   std::uint64_t left = 0;  ///< bytes of a body with Content-Length still to come
   bool folded = false;     ///< a header line begins with white space
+  bool begun = false;      ///< bytes were fed
   bool head_seen = false, head_checked = false, finished = false, wants_continue = false;
   std::optional<ProtocolError> error;
 };
@@ -99,6 +101,20 @@ void RequestParser::Impl::look_for_folds(std::string_view taken) {
 
 /// Feeds bytes of the request line and fields. The library must be given unconsumed bytes again.
 std::size_t RequestParser::Impl::feed_head(std::string_view data) {
+  // Old clients end a body with a line break that is not part of it, which then stands before the
+  // next request line (RFC 9112 section 2.2).
+  std::size_t skipped = 0;
+  if (!begun && data == "\r") return 0;
+  if (!begun && data.starts_with("\r\n")) {
+    skipped = 2;
+    data.remove_prefix(skipped);
+  }
+  begun = true;
+  if (data.empty()) return skipped;
+  return skipped + feed_lines(data);
+}
+
+std::size_t RequestParser::Impl::feed_lines(std::string_view data) {
   error_code ec;
   const std::size_t used = put(boost::asio::const_buffer(data.data(), data.size()), ec);
   look_for_folds(data.substr(0, used));

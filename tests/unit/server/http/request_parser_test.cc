@@ -68,6 +68,15 @@ TEST_P(RequestParserSteps, RequestsWithoutBodyEndAtTheirHead) {
   EXPECT_EQ(p.rest, "GET");
 }
 
+TEST_P(RequestParserSteps, OneEmptyLineMayStandBeforeARequest) {
+  const auto p = parse("\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET", GetParam());
+  ASSERT_FALSE(p.error) << p.error->message;
+  EXPECT_TRUE(p.done);
+  EXPECT_EQ(p.request.target, "/livez");
+  EXPECT_EQ(p.rest, "GET");
+  EXPECT_TRUE(parse("\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", GetParam()).error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Steps, RequestParserSteps, ::testing::Values(1, 2, 7, 4096));
 
 TEST(RequestParser, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
