@@ -1,9 +1,11 @@
+#include <bit>
 #include <boost/json.hpp>
 #include <mutex>
 #include <utility>
 
 #include "base/index.h"
 #include "base/json_parse.h"
+#include "base/sha256.h"
 #include "engine/gguf/gguf.h"
 #include "server/handlers/common.h"
 #include "server/json/text.h"
@@ -20,6 +22,21 @@ namespace {
 std::int64_t nanoseconds(double ms) { return static_cast<std::int64_t>(ms * 1e6); }
 
 enum class OllamaKind : unsigned char { kChat, kGenerate };
+
+/// What one object of an answer says; `text` is the part of the answer that it adds.
+json::object answer_object(OllamaKind kind, const std::string& model, std::string_view text,
+                           json::array calls, bool done) {
+  json::object o{{"model", model}, {"created_at", rfc3339(unix_ms_now())}};
+  if (kind == OllamaKind::kGenerate) {
+    o["response"] = text;
+  } else {
+    json::object message{{"role", "assistant"}, {"content", text}};
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
+    o["message"] = std::move(message);
+  }
+  o["done"] = done;
+  return o;
+}
 
 /// Writes one object, or one a line. Calls of tools come whole.
 class OllamaReply final : public ReplyWriter {
@@ -76,16 +93,7 @@ class OllamaReply final : public ReplyWriter {
   }
 
   json::object object(std::string_view text, json::array calls, bool done) const {
-    json::object o{{"model", record_->model}, {"created_at", rfc3339(unix_ms_now())}};
-    if (kind_ == OllamaKind::kGenerate) {
-      o["response"] = text;
-    } else {
-      json::object message{{"role", "assistant"}, {"content", text}};
-      if (!calls.empty()) message["tool_calls"] = std::move(calls);
-      o["message"] = std::move(message);
-    }
-    o["done"] = done;
-    return o;
+    return answer_object(kind_, record_->model, text, std::move(calls), done);
   }
 
   bool line(const json::object& o) { return call_->exchange->write(to_text(o) + "\n"); }
@@ -111,6 +119,24 @@ std::optional<json::value> body_of(Call& call) {
   return body_json(call, MediaTypes::kAnyOutsideBrowsers);
 }
 
+bool is_served(Call& call, const std::string& model) {
+  if (call.choose_model(model)) return true;
+  call.fail(make_problem("model_not_found",
+                         "there is no model '" + model + "'; this service has " +
+                             model_names(call.services) +
+                             ", and 'quire serve -m hf:ORG/REPO' fetches and serves another",
+                         "model"));
+  return false;
+}
+
+/// Ollama's clients have a model loaded by asking nothing of it. This one always is.
+void reply_loaded(Call& call, const std::string& model, OllamaKind kind) {
+  if (!is_served(call, model)) return;
+  json::object o = answer_object(kind, call.model().name(), "", {}, true);
+  o["done_reason"] = "load";
+  call.reply_json(200, o);
+}
+
 void generate(std::shared_ptr<Call> call, OllamaKind kind) {
   const auto parsed = body_of(*call);
   if (!parsed) return;
@@ -120,6 +146,8 @@ void generate(std::shared_ptr<Call> call, OllamaKind kind) {
   const auto error = kind == OllamaKind::kChat ? read_ollama_chat(*parsed, query)
                                                : read_ollama_generate(*parsed, query);
   if (failed(*call, error)) return;
+  if (query.messages.empty() && query.prompts.empty())
+    return reply_loaded(*call, query.model, kind);
   run_chat(std::move(call), std::move(query),
            [kind](const Generation& g) { return std::make_shared<OllamaReply>(g, kind); });
 }
@@ -144,18 +172,8 @@ json::object listed(const Services& s, const EngineInfo& info) {
           {"model", info.model_name},
           {"modified_at", rfc3339(s.started_ms)},
           {"size", info.memory_bytes},
-          {"digest", info.fingerprint},
+          {"digest", std::bit_cast<Digest>(info.fingerprint_digest).hex()},
           {"details", details(info)}};
-}
-
-bool is_served(Call& call, const std::string& model) {
-  if (call.choose_model(model)) return true;
-  call.fail(make_problem("model_not_found",
-                         "there is no model '" + model + "'; this service has " +
-                             model_names(call.services) +
-                             ", and 'quire serve -m hf:ORG/REPO' fetches and serves another",
-                         "model"));
-  return false;
 }
 
 }  // namespace

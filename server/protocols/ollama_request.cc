@@ -212,14 +212,15 @@ std::optional<JsonError> read_ollama_chat(const json::value& body, QueryBody& ou
   read_common(r, out);
   ChatBuilder chat{out};
   Calls calls;
-  const auto* list = r.array("messages", 1, 1024, JsonNeed::kRequired);
+  const auto* list = r.array("messages", 0, 1024);
   for (std::size_t i = 0; list && r.ok() && i < list->size(); ++i) {
     JsonReader m((*list)[i], "messages[" + std::to_string(i) + "]");
     if (m.ok()) read_message(m, i, calls, chat);
     r.adopt(m.error());
   }
-  if (r.ok() && out.messages.empty()) r.fail("messages", "messages has no turn of the user");
-  if (r.ok() && out.messages.back().role == "assistant") {
+  if (r.ok() && list && !list->empty() && out.messages.empty())
+    r.fail("messages", "messages has no turn of the user");
+  if (r.ok() && !out.messages.empty() && out.messages.back().role == "assistant") {
     out.continue_last = true;
     out.generation_prompt = false;
   }
@@ -238,17 +239,16 @@ std::optional<JsonError> read_ollama_generate(const json::value& body, QueryBody
   read_common(r, out);
   std::string prompt, system;
   bool raw = false;
-  r.string("prompt", prompt, SIZE_MAX, JsonNeed::kRequired);
+  r.string("prompt", prompt);
   r.string("system", system);
   r.boolean("raw", raw);
-  if (r.ok() && prompt.empty()) r.fail("prompt", "prompt is empty");
   if (r.ok() && raw && !system.empty())
     r.fail("system", "system has no place in a raw prompt; write it into the prompt");
   refuse(r, "suffix");
   refuse(r, "template");
   refuse(r, "context");
   r.finish();
-  if (!r.ok()) return r.error();
+  if (!r.ok() || prompt.empty()) return r.error();
   if (raw) {
     out.prompts.push_back({prompt, {}, "prompt"});
     return std::nullopt;
@@ -286,8 +286,10 @@ namespace {
 
 /// Reads the name of a model, which must be given.
 void read_model(JsonReader& r, std::string& model) {
+  std::string older;
   r.string("model", model, 256);
-  r.string("name", model, 256);  // its older word
+  r.string("name", older, 256);  // its older word, which Ollama's own program sends empty
+  if (model.empty()) model = std::move(older);
   if (r.ok() && model.empty()) r.fail("model", "model is missing");
   model = untagged(model);
 }
@@ -301,6 +303,8 @@ std::optional<JsonError> read_ollama_pull(const json::value& body, OllamaPull& o
   read_model(r, out.model);
   r.boolean("stream", out.stream);
   r.boolean("insecure", insecure);
+  refuse(r, "username");
+  refuse(r, "password");
   r.finish();
   return r.error();
 }
@@ -311,6 +315,9 @@ std::optional<JsonError> read_ollama_show(const json::value& body, std::string& 
   bool verbose = false;
   read_model(r, model);
   r.boolean("verbose", verbose);
+  refuse(r, "system");
+  refuse(r, "template");
+  refuse(r, "options");
   r.finish();
   return r.error();
 }

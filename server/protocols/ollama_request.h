@@ -11,7 +11,8 @@
 namespace quire {
 
 /// Read a body of POST /api/chat or /api/generate into `out`, which holds the defaults before.
-/// Members and options of the protocol that are not supported are refused by name.
+/// Members and options of the protocol that are not supported are refused by name. A body without a
+/// message or a prompt asks for the model to be loaded, and leaves `out` without either.
 std::optional<JsonError> read_ollama_chat(const boost::json::value& body, QueryBody& out);
 std::optional<JsonError> read_ollama_generate(const boost::json::value& body, QueryBody& out);
 

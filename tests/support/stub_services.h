@@ -29,6 +29,7 @@ class StubEngine : public Engine {
     format_ = std::make_unique<PromptFormat>(std::move(*format));
     info_.model_name = name;
     info_.fingerprint = "m-00000000";
+    info_.fingerprint_digest = {};
     info_.max_model_len = 2048;
   }
   Status query_error, done_status;            ///< set before the call

@@ -356,6 +356,38 @@ TEST_F(ProtocolsTest, OllamaPullsWhatIsServed) {
   EXPECT_EQ(post("/api/pull", R"({"stream":true})").status, 400);
 }
 
+// Ollama's own program sends members that it has nothing to say with, asks for nothing in order to
+// have a model loaded, and shows the first twelve characters of a digest.
+TEST_F(ProtocolsTest, OllamaServesOllamasOwnProgram) {
+  const auto listed = object(call("GET", "/api/tags").body);
+  const auto& model = listed.at("models").as_array().at(0).as_object();
+  EXPECT_EQ(model.at("digest").as_string().size(), 64u);
+  for (const auto& [path, body] :
+       {std::pair("/api/show", R"({"model":"stub","system":"","template":"","verbose":false,)"
+                               R"("options":null,"name":""})"),
+        std::pair("/api/pull", R"({"model":"stub","username":"","password":"","name":""})")})
+    EXPECT_EQ(post(path, body).status, 200) << body;
+  EXPECT_EQ(post("/api/show", R"({"model":"stub","system":"Be brief."})").status, 400);
+  for (
+      const char* body :
+      {R"({"model":"stub:latest","prompt":"","suffix":"","system":"","template":"","options":null})",
+       R"({"model":"stub","keep_alive":-1})"}) {
+    const auto loaded = object(post("/api/generate", body).body);
+    EXPECT_TRUE(loaded.at("done").as_bool()) << body;
+    EXPECT_EQ(loaded.at("done_reason").as_string(), "load") << body;
+    EXPECT_EQ(loaded.at("response").as_string(), "") << body;
+  }
+  for (const char* body : {R"({"model":"stub"})", R"({"model":"stub","messages":[]})"}) {
+    const auto loaded = object(post("/api/chat", body).body);
+    EXPECT_EQ(loaded.at("done_reason").as_string(), "load") << body;
+    EXPECT_EQ(loaded.at("message").as_object().at("content").as_string(), "") << body;
+  }
+  EXPECT_EQ(post("/api/generate", R"({"model":"other","prompt":""})").status, 404);
+  EXPECT_EQ(
+      post("/api/chat", R"({"model":"stub","messages":[{"role":"system","content":"x"}]})").status,
+      400);
+}
+
 TEST_F(ProtocolsTest, OllamaTakesAnyMediaTypeOutsideBrowsers) {
   // What curl -d sends, and what a form of a web page sends.
   const std::string form = "application/x-www-form-urlencoded", body = R"({"model":"stub"})";
