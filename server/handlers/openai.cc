@@ -112,7 +112,9 @@ class WholeReply final : public ReplyWriter {
 class StreamedReply final : public ReplyWriter {
  public:
   explicit StreamedReply(ReplyParts parts)
-      : p_(std::move(parts)), shown_(p_.records.size()), left_(p_.records.size()) {}
+      : p_(std::move(parts)),
+        offsets_(p_.records.size(), p_.format.text_offsets()),
+        left_(p_.records.size()) {}
 
   void planned(std::size_t choice) override {
     std::lock_guard lock(mu_);
@@ -131,9 +133,8 @@ class StreamedReply final : public ReplyWriter {
             std::vector<TokenLogprobs> logprobs) override {
     std::lock_guard lock(mu_);
     if (failed_) return false;
-    const std::size_t begin = shown_[choice];
-    shown_[choice] += count_characters(text);
-    return send(p_.format.chunk({p_.format.delta_choice(choice, text, logprobs, begin)}));
+    return send(
+        p_.format.chunk({p_.format.delta_choice(choice, text, logprobs, &offsets_[choice])}));
   }
 
   bool tool_call(std::size_t choice, const ToolDelta& delta,
@@ -177,10 +178,10 @@ class StreamedReply final : public ReplyWriter {
 
   const ReplyParts p_;
   std::mutex mu_;
-  std::vector<std::size_t> shown_;  // guarded by mu_: characters of each choice already sent
-  std::size_t left_;                // guarded by mu_
-  bool started_ = false;            // guarded by mu_
-  bool failed_ = false;             // guarded by mu_
+  std::vector<TextOffsets> offsets_;  // guarded by mu_: of each choice
+  std::size_t left_;                  // guarded by mu_
+  bool started_ = false;              // guarded by mu_
+  bool failed_ = false;               // guarded by mu_
 };
 
 void generate(std::shared_ptr<Call> call, OpenAiKind kind) {

@@ -10,10 +10,13 @@
 namespace quire {
 namespace json = boost::json;
 
-std::size_t count_characters(std::string_view text) {
-  return to_size(std::count_if(text.begin(), text.end(), [](char c) {
+std::size_t TextOffsets::next(std::int32_t token_id) {
+  const std::size_t begin = characters_;
+  const std::string text = decoder_.push(token_id);
+  characters_ += to_size(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0u) != 0x80;
   }));
+  return begin;
 }
 
 OpenAiFormat::OpenAiFormat(OpenAiKind kind, const QueryRecord& first, std::string fingerprint,
@@ -26,21 +29,16 @@ OpenAiFormat::OpenAiFormat(OpenAiKind kind, const QueryRecord& first, std::strin
       tokenizer_(tokenizer) {}
 
 json::object OpenAiFormat::completion_logprobs(std::span<const TokenLogprobs> logprobs,
-                                               std::size_t text_begin) const {
+                                               TextOffsets& text_offsets) const {
   json::array tokens, values, top, offsets;
   for (const TokenLogprobs& l : logprobs) {
-    const std::string text = token_text(tokenizer_, l.chosen.token_id);
-    tokens.emplace_back(text);
+    tokens.emplace_back(token_text(tokenizer_, l.chosen.token_id));
     values.emplace_back(static_cast<double>(l.chosen.logprob));
     json::object alternatives;
     for (const TokenLogprob& t : l.top)
       alternatives[token_text(tokenizer_, t.token_id)] = static_cast<double>(t.logprob);
     top.push_back(std::move(alternatives));
-    offsets.emplace_back(text_begin);
-    if (tokenizer_.is_special(l.chosen.token_id)) continue;  // not in the text
-    const bool space_goes = text_begin == 0 && tokenizer_.strips_first_space() &&
-                            text.starts_with(' ');
-    text_begin += count_characters(text) - (space_goes ? 1 : 0);
+    offsets.emplace_back(text_offsets.next(l.chosen.token_id));
   }
   return json::object{{"tokens", std::move(tokens)},
                       {"token_logprobs", std::move(values)},
@@ -50,7 +48,10 @@ json::object OpenAiFormat::completion_logprobs(std::span<const TokenLogprobs> lo
 
 json::value OpenAiFormat::logprobs_value(const std::vector<TokenLogprobs>* logprobs) const {
   if (!logprobs) return nullptr;
-  if (kind_ == OpenAiKind::kCompletion) return completion_logprobs(*logprobs, 0);
+  if (kind_ == OpenAiKind::kCompletion) {
+    TextOffsets offsets = text_offsets();
+    return completion_logprobs(*logprobs, offsets);
+  }
   return json::object{{"content", logprobs_json(tokenizer_, *logprobs)}, {"refusal", nullptr}};
 }
 
@@ -68,7 +69,7 @@ json::object OpenAiFormat::opening_choice(std::size_t index) const {
 
 json::object OpenAiFormat::delta_choice(std::size_t index, std::string_view text,
                                         std::span<const TokenLogprobs> logprobs,
-                                        std::size_t text_begin) const {
+                                        TextOffsets* offsets) const {
   json::object c;
   c["index"] = index;
   if (kind_ == OpenAiKind::kChat)
@@ -78,7 +79,7 @@ json::object OpenAiFormat::delta_choice(std::size_t index, std::string_view text
   if (logprobs.empty())
     c["logprobs"] = nullptr;
   else if (kind_ == OpenAiKind::kCompletion)
-    c["logprobs"] = completion_logprobs(logprobs, text_begin);
+    c["logprobs"] = completion_logprobs(logprobs, *offsets);
   else
     c["logprobs"] = json::object{{"content", logprobs_json(tokenizer_, logprobs)},
                                  {"refusal", nullptr}};
@@ -98,7 +99,7 @@ json::object OpenAiFormat::call_choice(std::size_t index, std::size_t call_index
   }
   function["arguments"] = arguments;
   o["function"] = std::move(function);
-  json::object c = delta_choice(index, "", logprobs, 0);
+  json::object c = delta_choice(index, "", logprobs, nullptr);
   c["delta"] = json::object{{"tool_calls", json::array{std::move(o)}}};
   return c;
 }

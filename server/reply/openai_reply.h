@@ -10,12 +10,28 @@
 #include <vector>
 
 #include "engine/sample/sampler.h"
+#include "engine/tokenizer/stream_decoder.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/reply/query_record.h"
 
 namespace quire {
 
 enum class OpenAiKind : std::uint8_t { kChat, kCompletion };
+
+/// Tells where the tokens of one answer begin in its text, as plain completions report it. Threads:
+/// one at a time.
+class TextOffsets {
+ public:
+  /// The tokenizer must outlive it.
+  explicit TextOffsets(const Tokenizer& tokenizer) : decoder_(tokenizer) {}
+  /// Returns the characters before the answer's next token. One that begins inside a character
+  /// begins with it.
+  std::size_t next(std::int32_t token_id);
+
+ private:
+  StreamDecoder decoder_;
+  std::size_t characters_ = 0;
+};
 
 /// Builds the objects of one request's reply. The tokenizer must outlive it. It is immutable.
 /// Threads: any.
@@ -28,11 +44,12 @@ class OpenAiFormat {
 
   /// Returns the choice that begins a stream of that index: the role (chat) and no text.
   boost::json::object opening_choice(std::size_t index) const;
-  /// Returns a choice with a piece of text. `text_begin` counts the characters of the answer before
-  /// it, as plain completions report offsets.
+  /// Returns a choice with a piece of text. `offsets` are the choice's own; a chat needs none.
   boost::json::object delta_choice(std::size_t index, std::string_view text,
                                    std::span<const TokenLogprobs> logprobs,
-                                   std::size_t text_begin) const;
+                                   TextOffsets* offsets) const;
+  /// Returns what delta_choice() needs for a choice whose stream begins.
+  TextOffsets text_offsets() const { return TextOffsets(tokenizer_); }
   /// Returns a choice with a piece of a call of a tool: with `begins` its id and name, else more of
   /// its arguments.
   boost::json::object call_choice(std::size_t index, std::size_t call_index, const ToolCall& call,
@@ -53,7 +70,7 @@ class OpenAiFormat {
   boost::json::object envelope(std::string_view object, boost::json::array choices) const;
   boost::json::value logprobs_value(const std::vector<TokenLogprobs>* logprobs) const;
   boost::json::object completion_logprobs(std::span<const TokenLogprobs> logprobs,
-                                          std::size_t text_begin) const;
+                                          TextOffsets& offsets) const;
 
   const OpenAiKind kind_;
   const std::string id_, model_, fingerprint_;
@@ -68,8 +85,5 @@ boost::json::object openai_usage_json(std::span<const std::shared_ptr<QueryRecor
 
 /// Returns the calls of an answer, as OpenAI's API has them.
 boost::json::array tool_calls_json(std::span<const ToolCall> calls);
-
-/// Counts the Unicode characters of a valid text.
-std::size_t count_characters(std::string_view text);
 
 }  // namespace quire

@@ -451,6 +451,41 @@ TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
   }
 }
 
+// A stream reports the same offsets as a whole reply, whatever was held back and however many
+// tokens a character has.
+TEST_F(OpenAiTest, TextOffsetsAreWhereTokensBegin) {
+  engine.hold = true;
+  const auto ids = engine.tokenizer().encode("The \u2603of");
+  ASSERT_EQ(ids.size(), 6u) << "The, a space, three bytes of one character, of";
+  for (const char* stream : {"false", "true"}) {
+    std::string all;
+    std::thread client([&] {
+      all = post("/v1/completions",
+                 std::string(R"({"prompt":"Hi","logprobs":0,"stream":)") + stream + "}")
+                .body;
+    });
+    const auto sink = engine.take();
+    EXPECT_TRUE(sink);
+    if (sink) {
+      sink->on_plan(test::StubEngine::small_plan());
+      const char* const texts[] = {"T", "he ", "", "", "", "\u2603of"};
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        sink->on_logprobs({{ids[i], -0.5f}, {}});
+        EXPECT_TRUE(sink->on_token(ids[i], texts[i]));
+      }
+      engine.finish(*sink);
+    }
+    client.join();
+    std::string offsets;
+    const std::string name = "\"text_offset\":[";
+    for (auto at = all.find(name); at != std::string::npos; at = all.find(name, at + 1)) {
+      const auto begin = at + name.size();
+      offsets += all.substr(begin, all.find(']', begin) - begin) + ",";
+    }
+    EXPECT_EQ(offsets, "0,3,4,4,4,5,") << stream << all;
+  }
+}
+
 TEST_F(OpenAiTest, LastTokensWithoutTextKeepTheirLogprobs) {
   engine.hold = true;
   const auto ids = engine.tokenizer().encode("The");
