@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <boost/json.hpp>
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/index.h"
 #include "cachestore/format/key.h"
@@ -40,7 +42,11 @@ json::object usage_of(const QueryRecord& r, const NewDocuments& made, std::int64
 class AnthropicReply final : public ReplyWriter {
  public:
   AnthropicReply(const Generation& g, NewDocuments made)
-      : call_(g.call), record_(g.records.front()), stream_(g.body.stream), made_(std::move(made)) {}
+      : call_(g.call),
+        record_(g.records.front()),
+        stream_(g.body.stream),
+        stop_sequences_(g.body.sampling.stop),
+        made_(std::move(made)) {}
 
   void planned(std::size_t) override {
     std::lock_guard lock(mu_);
@@ -89,7 +95,7 @@ class AnthropicReply final : public ReplyWriter {
     const QueryRecord& r = *record_;
     const json::object usage = usage_of(r, made_, r.stats.completion_tokens);
     json::value sequence;
-    if (!r.stats.stop_text.empty()) sequence = r.stats.stop_text;
+    if (stopped_by_sequence()) sequence = r.stats.stop_text;
     if (stream_) {
       close_block();
       (void)send(
@@ -123,8 +129,12 @@ class AnthropicReply final : public ReplyWriter {
             {"role", "assistant"},
             {"model", record_->model}};
   }
+  /// The model's prompt format has stop texts of its own, which end the turn.
+  bool stopped_by_sequence() const {
+    return std::ranges::find(stop_sequences_, record_->stats.stop_text) != stop_sequences_.end();
+  }
   std::string_view reason() const {
-    if (!record_->stats.stop_text.empty()) return "stop_sequence";
+    if (stopped_by_sequence()) return "stop_sequence";
     if (record_->finish_reason == "tool_calls") return "tool_use";
     return record_->finish_reason == "length" ? "max_tokens" : "end_turn";
   }
@@ -152,6 +162,7 @@ class AnthropicReply final : public ReplyWriter {
   const std::shared_ptr<Call> call_;
   const std::shared_ptr<QueryRecord> record_;
   const bool stream_;
+  const std::vector<std::string> stop_sequences_;
   const NewDocuments made_;
   std::mutex mu_;
   Open open_ = Open::kNothing;             // guarded by mu_

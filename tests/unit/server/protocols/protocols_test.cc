@@ -72,6 +72,13 @@ TEST_F(ProtocolsTest, AnthropicAnswersAsMessages) {
   const auto stopped = object(post("/v1/messages", anthropic(R"(,"stop_sequences":["END"])")).body);
   EXPECT_EQ(stopped.at("stop_reason").as_string(), "stop_sequence");
   EXPECT_EQ(stopped.at("stop_sequence").as_string(), "END");
+  // The prompt format of a model has stop texts that no client knows.
+  engine.stop_text = "\nUser:";
+  for (const char* more : {"", R"(,"stop_sequences":["END"])"}) {
+    const auto ended = object(post("/v1/messages", anthropic(more)).body);
+    EXPECT_EQ(ended.at("stop_reason").as_string(), "end_turn");
+    EXPECT_TRUE(ended.at("stop_sequence").is_null());
+  }
 }
 
 TEST_F(ProtocolsTest, AnthropicCallsTools) {
