@@ -35,6 +35,8 @@ double Call::elapsed_ms() const {
 
 void Call::add_standard_headers(Headers& headers) const {
   headers.set("X-Request-Id", request_id);
+  // Where the clients of this protocol look for it.
+  if (style == ErrorStyle::kAnthropic) headers.set("Request-Id", request_id);
   char text[64];
   std::snprintf(text, sizeof text, "%.1f", elapsed_ms());
   headers.set("openai-processing-ms", text);

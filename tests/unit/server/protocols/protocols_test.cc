@@ -81,6 +81,17 @@ TEST_F(ProtocolsTest, AnthropicAnswersAsMessages) {
   }
 }
 
+TEST_F(ProtocolsTest, AnthropicClientsFindTheRequestId) {
+  for (const auto& [body, status] :
+       {std::pair(anthropic(""), 200), std::pair(std::string("{}"), 400)}) {
+    const auto r = post("/v1/messages", body);
+    EXPECT_EQ(r.status, status);
+    ASSERT_TRUE(r.header("request-id")) << body;
+    EXPECT_EQ(*r.header("request-id"), *r.header("x-request-id"));
+  }
+  EXPECT_FALSE(post("/v1/responses", R"({"input":"Hi"})").header("request-id"));
+}
+
 TEST_F(ProtocolsTest, AnthropicCallsTools) {
   answer_with_a_call();
   const auto o = object(post("/v1/messages", anthropic(kAnthropicTool)).body);
