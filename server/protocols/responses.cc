@@ -85,8 +85,8 @@ class ResponsesReply final : public ReplyWriter {
     if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
     if (items_.empty() || items_.back().searches) open_text();
     cite();
-    close_item();
     const bool whole = record_->finish_reason != "length";
+    close_item(whole ? "completed" : "incomplete");
     json::array output;
     // Only what was being written when the answer ended is cut.
     for (const Item& i : items_)
@@ -224,7 +224,7 @@ class ResponsesReply final : public ReplyWriter {
                                                {"part", part(items_.back())}});
   }
 
-  void close_item() {
+  void close_item(std::string_view status = "completed") {
     const Open was = std::exchange(open_, Open::kNothing);
     if (!stream_ || was == Open::kNothing) return;
     const Item& i = items_.back();
@@ -242,8 +242,7 @@ class ResponsesReply final : public ReplyWriter {
           "response.function_call_arguments.done",
           {{"item_id", i.id}, {"output_index", index()}, {"name", i.name}, {"arguments", i.text}});
     }
-    (void)send("response.output_item.done",
-               {{"output_index", index()}, {"item", item(i, "completed")}});
+    (void)send("response.output_item.done", {{"output_index", index()}, {"item", item(i, status)}});
   }
 
   bool send(std::string_view type, json::object members) {

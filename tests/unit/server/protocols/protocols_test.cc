@@ -220,6 +220,25 @@ TEST_F(ProtocolsTest, ResponsesAreWholeOrNumberedEvents) {
   EXPECT_EQ(again.status, 200) << again.body;
 }
 
+TEST_F(ProtocolsTest, ResponsesThatAreCutSaySoInEveryEvent) {
+  engine.hold = true;
+  std::thread finisher([this] {
+    auto sink = engine.take();
+    sink->on_plan(test::StubEngine::small_plan());
+    (void)sink->on_token(1, "cut");
+    sink->on_done({}, test::StubEngine::small_plan(), {}, FinishReason::kLength);
+  });
+  const auto all = events(post("/v1/responses", R"({"input":"Hi","stream":true})").body);
+  finisher.join();
+  ASSERT_GE(all.size(), 2u);
+  EXPECT_EQ(all.back().at("type").as_string(), "response.incomplete");
+  const auto& done = all[all.size() - 2];
+  EXPECT_EQ(done.at("type").as_string(), "response.output_item.done");
+  const auto& whole = all.back().at("response").as_object().at("output").as_array().at(0);
+  EXPECT_EQ(done.at("item"), whole);
+  EXPECT_EQ(whole.as_object().at("status").as_string(), "incomplete");
+}
+
 TEST(Responses, FileSearchIsARetrievalOverItsVectorStores) {
   const auto read = [](const std::string& more) {
     const auto body = parse_json(
