@@ -40,6 +40,13 @@ Value member(Interpreter& run, Value value, std::string_view path) {
   return value;
 }
 
+/// What filters on lists compare or add: the member that their argument attribute names, if it
+/// does.
+Value part_of(Interpreter& run, const Value& one, const Value& attribute) {
+  if (attribute.is_int()) return run.item(one, attribute);
+  return attribute.as_text() != nullptr ? member(run, one, attribute.as_text()->bytes) : one;
+}
+
 // ---- filters on texts
 
 Value filter_trim(Interpreter& run, const Value& v, Arguments& args) {
@@ -151,14 +158,20 @@ Value filter_tojson(Interpreter& run, const Value& v, Arguments& args) {
 // ---- filters on numbers
 
 Value filter_int(Interpreter&, const Value& v, Arguments& args) {
-  const Value fallback = args.take(0, "default");
+  const Value fallback = args.take(0, "default"), base = args.take(1, "base");
   const Value other = fallback.is_undefined() ? Value(std::int64_t{0}) : fallback;
   if (v.is_int() || v.is_bool()) return v.to_int("");
   if (v.is_float()) {
     const double d = v.to_double();
     return std::fabs(d) < 9e18 ? Value(static_cast<std::int64_t>(d)) : other;
   }
-  return v.as_text() != nullptr ? number_of(v.as_text()->bytes, /*integer=*/true, other) : other;
+  if (v.as_text() == nullptr) return other;
+  if (!base.is_undefined()) {
+    const std::int64_t given = base.to_int("the base of int");
+    if (given < 2 || given > 36) throw Error("the base of int must be between 2 and 36");
+    if (const auto i = whole_number_of(v.as_text()->bytes, static_cast<int>(given))) return *i;
+  }
+  return number_of(v.as_text()->bytes, /*integer=*/true, other);
 }
 Value filter_float(Interpreter&, const Value& v, Arguments& args) {
   const Value fallback = args.take(0, "default");
@@ -173,12 +186,19 @@ Value filter_abs(Interpreter&, const Value& v, Arguments&) {
   return i < 0 ? -i : i;
 }
 Value filter_round(Interpreter&, const Value& v, Arguments& args) {
-  const Value precision = args.take(0, "precision");
+  const Value precision = args.take(0, "precision"), method = args.take(1, "method");
   const std::int64_t digits = precision.is_undefined() ? 0
                                                        : precision.to_int("the precision of round");
   if (digits < 0 || digits > 15) throw Error("round takes 0 to 15 digits");
-  const double scale = std::pow(10.0, static_cast<double>(digits));
-  return std::nearbyint(v.to_double() * scale) / scale;
+  const std::string way = method.as_text() != nullptr ? method.as_text()->bytes : "common";
+  if (way != "common" && way != "ceil" && way != "floor")
+    throw Error("the method of round must be common, ceil or floor");
+  if (way == "common" && !v.is_float()) return v.to_int("the value of round");
+  const double scale = std::pow(10.0, static_cast<double>(digits)), scaled = v.to_double() * scale;
+  return (way == "ceil"    ? std::ceil(scaled)
+          : way == "floor" ? std::floor(scaled)
+                           : std::nearbyint(scaled)) /
+         scale;
 }
 
 // ---- filters on lists
@@ -286,9 +306,10 @@ Value filter_dictsort(Interpreter& run, const Value& v, Arguments& args) {
 }
 Value filter_unique(Interpreter& run, const Value& v, Arguments& args) {
   const bool exact = flag(args, 0, "case_sensitive", false);
+  const Value by = args.take(1, "attribute");
   std::vector<Value> seen, all;
   for (const Value& one : run.items(v)) {
-    const Value key = folded(one, exact);
+    const Value key = folded(part_of(run, one, by), exact);
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& old) { return run.same(old, key); }))
       continue;
     seen.push_back(key);
@@ -296,26 +317,36 @@ Value filter_unique(Interpreter& run, const Value& v, Arguments& args) {
   }
   return Value::list(std::move(all));
 }
-Value extreme(Interpreter& run, const Value& v, int sign) {
+Value extreme(Interpreter& run, const Value& v, Arguments& args, int sign) {
+  const bool exact = flag(args, 0, "case_sensitive", false);
+  const Value by = args.take(1, "attribute");
   const std::vector<Value> all = run.items(v);
   if (all.empty()) return Value::undefined("item");
   const Value* best = &all.front();
   for (const Value& one : all) {
     run.step(1 + one.weight());
-    if (compare(folded(one, false), folded(*best, false)) * sign > 0) best = &one;
+    const Value key = folded(part_of(run, one, by), exact);
+    if (compare(key, folded(part_of(run, *best, by), exact)) * sign > 0) best = &one;
   }
   return *best;
 }
-Value filter_max(Interpreter& run, const Value& v, Arguments&) { return extreme(run, v, 1); }
-Value filter_min(Interpreter& run, const Value& v, Arguments&) { return extreme(run, v, -1); }
-Value filter_sum(Interpreter& run, const Value& v, Arguments&) {
+Value filter_max(Interpreter& run, const Value& v, Arguments& args) {
+  return extreme(run, v, args, 1);
+}
+Value filter_min(Interpreter& run, const Value& v, Arguments& args) {
+  return extreme(run, v, args, -1);
+}
+Value filter_sum(Interpreter& run, const Value& v, Arguments& args) {
+  const Value by = args.take(0, "attribute"), start = args.take(1, "start");
   double total = 0;
   bool whole = true;
-  for (const Value& one : run.items(v)) {
+  const auto add = [&](const Value& one) {
     if (!one.is_number()) throw Error("sum works on numbers only");
     whole = whole && !one.is_float();
     total += one.to_double();
-  }
+  };
+  if (!start.is_undefined()) add(start);
+  for (const Value& one : run.items(v)) add(part_of(run, one, by));
   return whole && std::fabs(total) < 9e15 ? Value(static_cast<std::int64_t>(total)) : Value(total);
 }
 

@@ -135,34 +135,68 @@ Value partition(Interpreter& run, const Text& text, bool from_right, Arguments& 
                      true);
 }
 
+/// The part of a text that a method looks at.
+struct Part {
+  Text text;
+  std::int64_t begin = 0;  ///< its first character
+};
+
+/// The part between the arguments start and end, as a slice has it. None: start lies behind end,
+/// where not even an empty text is found.
+std::optional<Part> part_of(const Text& text, Arguments& args) {
+  const Value start = args.take(1, "start"), end = args.take(2, "end");
+  const auto given = [](const Value& v) { return !v.is_undefined() && !v.is_none(); };
+  if (!given(start) && !given(end)) return Part{text};
+  const auto size = static_cast<std::int64_t>(num_characters(text.bytes));
+  const auto place = [&](const Value& v, std::int64_t fallback) {
+    const std::int64_t i = given(v) ? v.to_int("the bound of a text") : fallback;
+    return i < 0 ? std::max<std::int64_t>(i + size, 0) : i;
+  };
+  const std::int64_t from = place(start, 0), to = std::min(place(end, size), size);
+  if (from > to) return std::nullopt;
+  const std::size_t begin = offset_of_character(text.bytes, to_size(from)),
+                    after = offset_of_character(text.bytes, to_size(to));
+  return Part{text.substr(begin, after - begin), from};
+}
+
 /// startswith() and endswith(), which take one text or a tuple of them.
-bool has_end(const Text& text, bool front, Arguments& args) {
+bool has_end(const Text& whole, bool front, Arguments& args) {
   const Value wanted = args.take(0, "prefix");
+  const auto part = part_of(whole, args);
   const auto fits = [&](const Value& v) {
     if (v.as_text() == nullptr) throw Error("startswith() and endswith() need texts");
-    return front ? text.bytes.starts_with(v.as_text()->bytes)
-                 : text.bytes.ends_with(v.as_text()->bytes);
+    if (!part) return false;
+    return front ? part->text.bytes.starts_with(v.as_text()->bytes)
+                 : part->text.bytes.ends_with(v.as_text()->bytes);
   };
   if (const List* list = wanted.as_list())
     return std::any_of(list->items.begin(), list->items.end(), fits);
   return fits(wanted);
 }
 
-Value find(const Text& text, std::string_view name, Arguments& args) {
+Value find(const Text& whole, std::string_view name, Arguments& args) {
   const Text wanted = text_argument(args, 0, "sub", name);
-  const std::size_t at = name == "rfind" ? text.bytes.rfind(wanted.bytes)
-                                         : text.bytes.find(wanted.bytes);
+  const auto part = part_of(whole, args);
+  std::size_t at = std::string::npos;
+  if (part)
+    at = name == "rfind" ? part->text.bytes.rfind(wanted.bytes)
+                         : part->text.bytes.find(wanted.bytes);
   if (at == std::string::npos && name == "index")
     throw Error("the text does not hold what index() looks for");
   if (at == std::string::npos) return std::int64_t{-1};
-  return static_cast<std::int64_t>(num_characters(std::string_view(text.bytes).substr(0, at)));
+  return part->begin + static_cast<std::int64_t>(
+                           num_characters(std::string_view(part->text.bytes).substr(0, at)));
 }
 
-std::int64_t count(const Text& text, const Text& wanted) {
-  if (wanted.empty()) return static_cast<std::int64_t>(num_characters(text.bytes)) + 1;
+std::int64_t count(const Text& whole, Arguments& args) {
+  const Text wanted = text_argument(args, 0, "sub", "count");
+  const auto part = part_of(whole, args);
+  if (!part) return 0;
+  const std::string& text = part->text.bytes;
+  if (wanted.empty()) return static_cast<std::int64_t>(num_characters(text)) + 1;
   std::int64_t n = 0;
-  for (std::size_t at = text.bytes.find(wanted.bytes); at != std::string::npos;
-       at = text.bytes.find(wanted.bytes, at + wanted.size())) {
+  for (std::size_t at = text.find(wanted.bytes); at != std::string::npos;
+       at = text.find(wanted.bytes, at + wanted.size())) {
     ++n;
   }
   return n;
@@ -283,6 +317,22 @@ Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& 
   return out;
 }
 
+std::optional<std::int64_t> whole_number_of(std::string_view text, int base) {
+  const Text bare = strip(Text(std::string(text.substr(0, 400))), true, true);
+  std::string_view s = bare.bytes;
+  const bool negative = s.starts_with('-');
+  if (negative || s.starts_with('+')) s.remove_prefix(1);
+  const char mark = base == 16 ? 'x' : (base == 8 ? 'o' : 'b');
+  if ((base == 16 || base == 8 || base == 2) && s.size() > 2 && s[0] == '0' &&
+      (s[1] | 0x20) == mark) {
+    s.remove_prefix(2);
+  }
+  std::int64_t i = 0;
+  const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), i, base);
+  if (ec != std::errc() || end != s.data() + s.size() || s.starts_with('-')) return std::nullopt;
+  return negative ? -i : i;
+}
+
 Value number_of(std::string_view text, bool integer, const Value& fallback) {
   const Text bare = strip(Text(std::string(text.substr(0, 400))), true, true);
   std::string_view s = bare.bytes;
@@ -312,7 +362,7 @@ Value call_text_method(Interpreter& run, const Text& text, std::string_view name
     return partition(run, text, name == "rpartition", args);
   if (name == "startswith" || name == "endswith") return has_end(text, name == "startswith", args);
   if (name == "find" || name == "rfind" || name == "index") return find(text, name, args);
-  if (name == "count") return count(text, text_argument(args, 0, "sub", name));
+  if (name == "count") return count(text, args);
   if (name == "join") return join(run, text, args);
   if (name == "upper") return run.text(changed_case(text, Case::kUpper));
   if (name == "lower") return run.text(changed_case(text, Case::kLower));

@@ -1,6 +1,8 @@
 /// The methods of texts.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +25,8 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends);
 /// As str.replace(); `most` negative: all. The result is counted.
 Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& to,
               std::int64_t most);
+/// A whole number written to the base (2 to 36), with its mark ("0x") or without.
+std::optional<std::int64_t> whole_number_of(std::string_view text, int base);
 /// A number written in the text, or `fallback`.
 Value number_of(std::string_view text, bool integer, const Value& fallback);
 
