@@ -143,6 +143,7 @@ void ToolParser::leave_block() {
 
 void ToolParser::give_up(Events& out) {
   const bool call = emitted_;
+  if (call && !arguments_emitted_) add_arguments("{}", out);
   emitted_ = false;
   const std::string text = std::exchange(raw_, {});
   leave_block();

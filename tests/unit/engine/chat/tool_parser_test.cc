@@ -138,6 +138,16 @@ TEST(ToolParser, AnAnswerThatBreaksOffKeepsWhatCame) {
             (Parsed{R"(see <tool_call>{"arguments":{"a": 1}, "na)", {}}));
 }
 
+TEST(ToolParser, ACallHasArgumentsWhateverFollowsItsName) {
+  const Parsed none{"", {{"f", "{}"}}};
+  for (const char* answer :
+       {R"(<tool_call>{"name": "f")", R"(<tool_call>{"name": "f" x}</tool_call>)",
+        R"(<tool_call>{"name": "f"; "arguments": {}}</tool_call>)",
+        R"(<tool_call>{"name": "f", "arguments"})"})
+    EXPECT_EQ(parse(kHermes, answer).calls, none.calls) << answer;
+  EXPECT_EQ(parse(kMistral, R"([TOOL_CALLS][{"name": "f"!}])").calls, none.calls);
+}
+
 TEST(ToolParser, CallsBeyondTheMostAreLeftOut) {
   EXPECT_EQ(
       parse(kSmolLm, R"(<tool_call>[{"name":"add","arguments":{}},{"name":"f"}]</tool_call>)", 1),
