@@ -39,7 +39,8 @@ void read_options(JsonReader& r, SamplingOptions& out) {
   if (o.has("seed")) {
     o.integer("seed", seed, std::numeric_limits<std::int64_t>::min(),
               std::numeric_limits<std::int64_t>::max());
-    out.seed = static_cast<std::uint64_t>(seed);
+    // -1 is the protocol's default, and lets chance decide.
+    if (seed != -1) out.seed = static_cast<std::uint64_t>(seed);
   }
   o.integer("num_predict", length, -2, std::numeric_limits<std::int32_t>::max());
   if (o.ok() && length == 0) o.fail("num_predict", "options.num_predict is 0; it must be above 0");

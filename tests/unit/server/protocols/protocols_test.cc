@@ -364,6 +364,18 @@ TEST_F(ProtocolsTest, OllamaAnswersInLines) {
   EXPECT_EQ(raw.status, 200) << raw.body;
 }
 
+TEST_F(ProtocolsTest, OllamasSeedsAreFixedButForItsDefault) {
+  for (const auto& [seed, wanted] : {std::pair("7", std::optional<std::uint64_t>(7)),
+                                     std::pair("-1", std::optional<std::uint64_t>()),
+                                     std::pair("-2", std::optional(~std::uint64_t{1}))}) {
+    ASSERT_EQ(post("/api/generate",
+                   std::string(R"({"model":"stub","prompt":"Hi","options":{"seed":)") + seed + "}}")
+                  .status,
+              200);
+    EXPECT_EQ(engine.last_request.sampling.seed, wanted) << seed;
+  }
+}
+
 TEST_F(ProtocolsTest, OllamaCallsTools) {
   answer_with_a_call();
   const auto o = object(
