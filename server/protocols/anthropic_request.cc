@@ -107,6 +107,17 @@ class Reader {
     return text;
   }
 
+  /// Adds a message. In this protocol those of one role that follow each other are one turn, and
+  /// many models know no other conversations.
+  void add(ChatMessage message, std::size_t index) {
+    auto& all = out_.query.messages;
+    if (all.empty() || all.back().role != message.role || !all.back().tool_calls.empty())
+      return chat_.add(std::move(message), index);
+    std::string& text = all.back().content;
+    text += (text.empty() || message.content.empty() ? "" : "\n") + message.content;
+    all.back().tool_calls = std::move(message.tool_calls);
+  }
+
   void message(JsonReader& m, std::size_t index) {
     ChatMessage text;
     m.one_of("role", text.role, {"user", "assistant"});
@@ -116,7 +127,7 @@ class Reader {
     if (m.ok() && !content) m.fail("content", m.path_of("content") + " is missing");
     if (m.ok() && !content->is_array()) {
       m.string("content", text.content);
-      if (m.ok()) chat_.add(std::move(text), index);
+      if (m.ok()) add(std::move(text), index);
     } else if (m.ok()) {
       blocks(m, content->get_array(), std::move(text), index);
     }
@@ -152,7 +163,7 @@ class Reader {
       m.adopt(b.error());
     }
     if (!calls.empty()) text.tool_calls = json::serialize(calls);
-    if (m.ok() && (said || !calls.empty() || !result)) chat_.add(std::move(text), index);
+    if (m.ok() && (said || !calls.empty() || !result)) add(std::move(text), index);
   }
 
   void document(JsonReader& b, std::string path) {

@@ -125,6 +125,20 @@ TEST_F(ProtocolsTest, AnthropicCallsTools) {
   EXPECT_TRUE(engine.last_request.sampling.grammar);
 }
 
+TEST_F(ProtocolsTest, AnthropicMessagesOfOneRoleAreOneTurn) {
+  const auto prompt = [this](const std::string& messages) {
+    const auto r = post("/v1/messages",
+                        R"({"model":"default","max_tokens":9,"messages":[)" + messages + "]}");
+    EXPECT_EQ(r.status, 200) << messages << r.body;
+    return engine.last_request.suffix_ids;
+  };
+  const std::string user = R"({"role":"user","content":)",
+                    other = R"({"role":"assistant","content":)";
+  EXPECT_EQ(prompt(user + R"("A"},)" + user + R"([{"type":"text","text":"B"}]},)" + other +
+                   R"("C"},)" + other + R"("D"},)" + user + R"("E"})"),
+            prompt(user + R"("A\nB"},)" + other + R"("C\nD"},)" + user + R"("E"})"));
+}
+
 TEST_F(ProtocolsTest, AnthropicDocumentsStandInThePrompt) {
   const auto with = [](const std::string& control, const std::string& more) {
     return R"({"model":"default",)" + more +
