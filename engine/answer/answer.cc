@@ -25,14 +25,15 @@ Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
     : run_(run),
       sink_(sink),
       sampler_(run.request.sampling),
-      text_(*run.core.tokenizer, stop_texts(run), run.request.sampling.shown_tokens),
+      text_(*run.core.tokenizer, stop_texts(run), run.request.sampling.shown_tokens,
+            run.request.sampling.continues),
       next_position_(next_position) {
   sampler_.record_prompt(run.request.prefix_ids);
   for (const QueryContext& c : run.request.contexts) sampler_.record_prompt(c.token_ids);
   sampler_.record_prompt(run.request.suffix_ids);
   sampler_.end_with(ending_ids());
   if (const auto& grammar = run.request.sampling.grammar)
-    matcher_.emplace(*grammar, *run.core.token_trie);
+    matcher_.emplace(*grammar, *run.core.token_trie, run.request.sampling.continues);
 }
 
 std::vector<std::int32_t> Answer::ending_ids() const {

@@ -31,10 +31,11 @@ class StopMatcher {
 
 class AnswerText {
  public:
-  /// Creates the text of one answer; the tokenizer must outlive it.
+  /// Creates the text of one answer; the tokenizer must outlive it. `continues`: as in
+  /// SamplingOptions.
   AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stops,
-             std::vector<std::int32_t> shown_tokens = {})
-      : decoder_(tokenizer, false, std::move(shown_tokens)), stops_(std::move(stops)) {}
+             std::vector<std::int32_t> shown_tokens = {}, bool continues = false)
+      : decoder_(tokenizer, false, std::move(shown_tokens), continues), stops_(std::move(stops)) {}
   /// Returns the text that became final with this token. Sets stopped(), but not with `may_stop`
   /// false: stop strings then are text like any other.
   std::string push(std::int32_t id, bool may_stop = true);

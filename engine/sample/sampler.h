@@ -27,6 +27,9 @@ struct SamplingOptions {
   /// The client asked for max_tokens. If false, it is the default of the protocol, often the whole
   /// window: few answers get that long, and one may end earlier where memory is too small for it.
   bool max_tokens_asked = true;
+  /// The answer goes on in the text that the prompt ends with, so that a space before its first
+  /// word is part of it. Else a vocabulary's own space at the start of every text is not.
+  bool continues = false;
   float temperature = 0;  ///< 0: greedy
   float top_p = 1;
   std::int32_t top_k = 0;  ///< 0: off

@@ -62,12 +62,12 @@ void TokenTrie::build() {
   close(0);
 }
 
-GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie)
+GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie, bool continues)
     : grammar_(grammar), trie_(trie), shortest_(grammar, trie) {
   StateKey start{true, false, {}};
   enter(grammar_.root(), kBottom, start);
   current_ = intern(start);
-  if (!trie_.strips_first_space()) return;
+  if (!trie_.strips_first_space() || continues) return;
   // A space that is not part of the text may come first, once. After it the same start follows
   // without that choice.
   start.first = false;

@@ -80,7 +80,8 @@ class GrammarMatcher {
  public:
   static constexpr std::size_t kMaxWays = 256;
 
-  GrammarMatcher(const Grammar& grammar, const TokenTrie& trie);
+  /// With `continues` no space comes before the text; see SamplingOptions.
+  GrammarMatcher(const Grammar& grammar, const TokenTrie& trie, bool continues = false);
 
   /// Returns the tokens that may come next: token t is bit t % 64 of word t / 64; valid until the
   /// next call of a method. `room` is how many tokens the answer may still have. If an end fits

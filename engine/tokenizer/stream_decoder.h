@@ -31,13 +31,14 @@ class Utf8Stream {
 /// answer, one thread. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  /// Special tokens have no text, but for those in `shown`, or all with `keep_special`.
+  /// Special tokens have no text, but for those in `shown`, or all with `keep_special`. With
+  /// `continues` a text stands before the first id, so that its space is part of what follows.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false,
-                         std::vector<std::int32_t> shown = {})
+                         std::vector<std::int32_t> shown = {}, bool continues = false)
       : tokenizer_(tokenizer),
         keep_special_(keep_special),
         shown_(std::move(shown)),
-        strip_space_(tokenizer.strips_first_space()) {}
+        strip_space_(tokenizer.strips_first_space() && !continues) {}
 
   /// The text that is certain after `id`: may be empty, is always valid UTF-8.
   std::string push(std::int32_t id);

@@ -295,12 +295,13 @@ class ChoiceSink final : public QuerySink {
  public:
   /// `citations` is null if they are not wanted. `shadow` is filled, and checked if the strategy
   /// turns out to be an approximation; `evidence` is filled, and taken if it turns out to be exact.
-  /// `late` is computed after the answer. All three may be null.
+  /// `late` is computed after the answer. All three may be null. `continues`: as in
+  /// SamplingOptions.
   ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice,
              std::shared_ptr<ReplyWriter> writer, std::shared_ptr<Choices> all,
              std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow,
              std::shared_ptr<EvidenceSample> evidence, std::shared_ptr<LateContexts> late,
-             const std::optional<ToolUse>& tools)
+             const std::optional<ToolUse>& tools, bool continues)
       : call_(std::move(call)),
         record_(std::move(record)),
         choice_(choice),
@@ -310,7 +311,7 @@ class ChoiceSink final : public QuerySink {
         shadow_(std::move(shadow)),
         evidence_(std::move(evidence)),
         late_(std::move(late)),
-        logprobs_(call_->model().engine->tokenizer()) {
+        logprobs_(call_->model().engine->tokenizer(), continues) {
     if (tools) {
       style_ = call_->model().engine->prompt_format().tool_style();
       parser_.emplace(style_, tool_names(*tools), tools->parallel ? kMaxCalls : 1);
@@ -618,9 +619,9 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
     auto late = i == 0 && g.touches_documents && store != nullptr
                     ? LateContexts::of(g.requests[i], *store, *g.call->services.late_pause)
                     : nullptr;
-    auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
-                                             collector_of(g, g.requests[i]), std::move(shadow),
-                                             std::move(evidence), std::move(late), g.body.tools);
+    auto sink = std::make_shared<ChoiceSink>(
+        g.call, g.records[i], i, writer, all, collector_of(g, g.requests[i]), std::move(shadow),
+        std::move(evidence), std::move(late), g.body.tools, g.requests[i].sampling.continues);
     auto handle = g.call->model().engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));

@@ -243,6 +243,7 @@ Result<PromptFormat> prompt_format(const QueryBody& body, const Engine& engine,
 
 Status build_prompt(QueryBody& body, const Engine& engine, const PromptFormat& format,
                     QueryRequest& request, std::vector<std::vector<std::int32_t>>& suffixes) {
+  request.sampling.continues = !body.prompts.empty() || body.continue_last;
   if (!body.prompts.empty()) {
     const Tokenizer& tokenizer = engine.tokenizer();
     // Token ids are used as they are: their sender has placed BOS.

@@ -17,9 +17,9 @@ namespace quire {
 /// string) belong to none.
 class AnswerLogprobs {
  public:
-  /// The tokenizer must outlive this object.
-  explicit AnswerLogprobs(const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), strip_space_(tokenizer.strips_first_space()) {}
+  /// The tokenizer must outlive this object. `continues`: as in SamplingOptions.
+  AnswerLogprobs(const Tokenizer& tokenizer, bool continues)
+      : tokenizer_(tokenizer), strip_space_(tokenizer.strips_first_space() && !continues) {}
   void add(TokenLogprobs logprobs);
   /// Returns the tokens not yet taken that begin within the first `answer_bytes` bytes of the
   /// answer.

@@ -18,12 +18,13 @@ namespace quire {
 
 enum class OpenAiKind : std::uint8_t { kChat, kCompletion };
 
-/// Tells where the tokens of one answer begin in its text, as plain completions report it. Threads:
-/// one at a time.
+/// Tells where the tokens of one answer begin in its text, as plain completions report it, which
+/// continue their prompt. Threads: one at a time.
 class TextOffsets {
  public:
   /// The tokenizer must outlive it.
-  explicit TextOffsets(const Tokenizer& tokenizer) : decoder_(tokenizer) {}
+  explicit TextOffsets(const Tokenizer& tokenizer)
+      : decoder_(tokenizer, false, {}, /*continues=*/true) {}
   /// Returns the characters before the answer's next token. One that begins inside a character
   /// begins with it.
   std::size_t next(std::int32_t token_id);

@@ -116,6 +116,9 @@ TEST_F(GrammarTest, TheSpaceBeforeTheFirstTextIsNotReadWhereTheTokenizerDropsIt)
     GrammarMatcher matcher(*g, v->trie());
     EXPECT_EQ(matcher.advance(v->id_of(" a")), v == &stripping);
   }
+  GrammarMatcher continues(*g, stripping.trie(), /*continues=*/true);
+  EXPECT_FALSE(continues.advance(stripping.id_of(" a"))) << "here the space is text";
+  EXPECT_TRUE(continues.advance(stripping.id_of("a")));
   GrammarMatcher matcher(*g, stripping.trie());
   EXPECT_FALSE(matcher.advance(stripping.id_of("  "))) << "only one";
   ASSERT_TRUE(matcher.advance(stripping.id_of("a")));

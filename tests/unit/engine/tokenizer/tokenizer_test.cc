@@ -251,6 +251,22 @@ TEST(TokenizerTest, StreamedPiecesAddUpToTheWholeText) {
   }
 }
 
+TEST(TokenizerTest, WhatContinuesATextKeepsItsFirstSpace) {
+  bool stripped = false;
+  for (const auto& [name, t] : all_tokenizers()) {
+    const Ids ids = t->encode("of old");
+    StreamDecoder continues(*t, /*keep_special=*/false, {}, /*continues=*/true);
+    std::string text, bytes;
+    for (const std::int32_t id : ids) {
+      text += continues.push(id);
+      bytes += t->token_bytes(id);
+    }
+    EXPECT_EQ(text, bytes) << name;
+    stripped = stripped || t->decode(ids) != text;
+  }
+  EXPECT_TRUE(stripped) << "some vocabularies put a space before every text";
+}
+
 TEST(TokenizerTest, StreamingHoldsBackHalfACharacter) {
   const auto t = small_tokenizer();
   StreamDecoder stream(*t);

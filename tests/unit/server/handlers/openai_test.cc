@@ -416,6 +416,26 @@ TEST_F(OpenAiTest, AliasesNameTheModelEverywhere) {
   EXPECT_EQ(call("GET", "/v1/models/gpt-4").status, 404);
 }
 
+TEST_F(OpenAiTest, TheEngineIsToldWhichAnswersContinueAText) {
+  const std::string turns = R"("messages":[{"role":"user","content":"Hi"})";
+  const std::tuple<const char*, std::string, bool> cases[] = {
+      {"/v1/completions", R"({"prompt":"The leader is"})", true},
+      {"/v1/chat/completions", "{" + turns + "]}", false},
+      {"/v1/chat/completions",
+       "{" + turns + R"(,{"role":"assistant","content":"It is"}],"continue_final_message":true})",
+       true},
+      {"/v1/messages",
+       R"({"model":"stub","max_tokens":4,)" + turns + R"(,{"role":"assistant","content":"It"}]})",
+       true},
+      {"/api/generate", R"({"model":"stub","prompt":"It is","raw":true,"stream":false})", true},
+      {"/api/generate", R"({"model":"stub","prompt":"Who?","stream":false})", false},
+  };
+  for (const auto& [path, body, continues] : cases) {
+    EXPECT_EQ(post(path, body).status, 200) << path << body;
+    EXPECT_EQ(engine.last_request.sampling.continues, continues) << path << body;
+  }
+}
+
 TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
   engine.hold = true;
   const Tokenizer& t = engine.tokenizer();
@@ -468,7 +488,7 @@ TEST_F(OpenAiTest, TextOffsetsAreWhereTokensBegin) {
     EXPECT_TRUE(sink);
     if (sink) {
       sink->on_plan(test::StubEngine::small_plan());
-      const char* const texts[] = {"T", "he ", "", "", "", "\u2603of"};
+      const char* const texts[] = {" T", "he ", "", "", "", "\u2603of"};
       for (std::size_t i = 0; i < ids.size(); ++i) {
         sink->on_logprobs({{ids[i], -0.5f}, {}});
         EXPECT_TRUE(sink->on_token(ids[i], texts[i]));
@@ -482,7 +502,7 @@ TEST_F(OpenAiTest, TextOffsetsAreWhereTokensBegin) {
       const auto begin = at + name.size();
       offsets += all.substr(begin, all.find(']', begin) - begin) + ",";
     }
-    EXPECT_EQ(offsets, "0,3,4,4,4,5,") << stream << all;
+    EXPECT_EQ(offsets, "0,4,5,5,5,6,") << stream << all;
   }
 }
 
@@ -509,7 +529,9 @@ TEST_F(OpenAiTest, LastTokensWithoutTextKeepTheirLogprobs) {
       if (sink) {
         sink->on_plan(test::StubEngine::small_plan());
         sink->on_logprobs({{ids[0], -0.5f}, {}});
-        EXPECT_TRUE(sink->on_token(ids[0], "The"));
+        // A completion begins with the space before its first word.
+        const bool continues = std::string_view(path) == "/v1/completions";
+        EXPECT_TRUE(sink->on_token(ids[0], continues ? " The" : "The"));
         for (int i = 0; i < 2; ++i) {
           sink->on_logprobs({{control, -0.25f}, {}});
           EXPECT_TRUE(sink->on_token(control, ""));
