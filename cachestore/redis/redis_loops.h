@@ -33,8 +33,8 @@ class RedisLoops {
   ~RedisLoops();
 
   /// Calls `work` in one of the threads whenever the connection has bytes, until it is done, and
-  /// waits for that; without a loop, in this thread. Errors: those of `work`, kDeadlineExceeded, kUnavailable (stopping). Throws
-  /// what `work` throws.
+  /// waits for that; without a loop, in this thread. Errors: those of `work`, kDeadlineExceeded,
+  /// kUnavailable (stopping). Throws what `work` throws.
   Status run(RedisConnection& connection, Clock::time_point deadline, const Work& work);
   /// The same in this thread.
   static Status run_here(RedisConnection& connection, Clock::time_point deadline,
