@@ -92,7 +92,7 @@ class RedisLoops::Loop {
     const Work& work;
     bool ready = true;  ///< has something to do
     std::condition_variable changed{};
-    bool ended = false;           // guarded by mu_, as what follows
+    bool ended = false;  // guarded by mu_, as what follows
     Status status{};
     std::exception_ptr thrown{};
   };
@@ -212,8 +212,7 @@ RedisLoops::RedisLoops(int threads, const std::atomic<bool>& stopping) : stoppin
 }
 RedisLoops::~RedisLoops() = default;
 
-Status RedisLoops::run(RedisConnection& connection, Clock::time_point deadline,
-                       const Work& work) {
+Status RedisLoops::run(RedisConnection& connection, Clock::time_point deadline, const Work& work) {
   if (loops_.empty()) return run_here(connection, deadline, work);
   return (*std::ranges::min_element(loops_, {}, [](const auto& l) { return l->load(); }))
       ->run(connection, deadline, work);

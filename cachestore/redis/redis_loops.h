@@ -37,8 +37,7 @@ class RedisLoops {
   /// kUnavailable (stopping). Throws what `work` throws.
   Status run(RedisConnection& connection, Clock::time_point deadline, const Work& work);
   /// The same in this thread.
-  static Status run_here(RedisConnection& connection, Clock::time_point deadline,
-                         const Work& work);
+  static Status run_here(RedisConnection& connection, Clock::time_point deadline, const Work& work);
 
  private:
   class Loop;

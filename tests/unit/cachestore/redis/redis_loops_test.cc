@@ -41,12 +41,13 @@ struct Read {
     for (int i = 0; i < count; ++i)
       append_redis_command(commands.emplace_back(), {"GET", "k" + std::to_string(i)});
     texts.resize(commands.size());
-    return cluster.run(7, commands, {.most = 64, .reply_bytes = expected_bytes}, in(ms),
-                       [&](std::size_t i, RedisReply reply) {
-                         order.push_back(i);
-                         return reply.placed ? Status() : Status::io("not placed");
-                       },
-                       place);
+    return cluster.run(
+        7, commands, {.most = 64, .reply_bytes = expected_bytes}, in(ms),
+        [&](std::size_t i, RedisReply reply) {
+          order.push_back(i);
+          return reply.placed ? Status() : Status::io("not placed");
+        },
+        place);
   }
 };
 
@@ -128,9 +129,8 @@ TEST(RedisLoops, StoppingEndsACallThatWaits) {
     return std::nullopt;
   });
   RedisCluster cluster(server.server());
-  std::thread caller([&] {
-    EXPECT_EQ(Read().run(cluster, 1, 600'000).code(), Code::kUnavailable);
-  });
+  std::thread caller(
+      [&] { EXPECT_EQ(Read().run(cluster, 1, 600'000).code(), Code::kUnavailable); });
   begun.get_future().wait();
   cluster.stop();
   caller.join();
