@@ -157,6 +157,14 @@ void RedisCluster::forget_topology() {
   topology_.reset();
 }
 
+/// Has the topology be learned anew, but kept where nobody tells of another: who gave no answer in
+/// time may be slow, or its machine may be gone, which does not even refuse a connection.
+void RedisCluster::doubt(const RemoteHost& host) {
+  const std::lock_guard lock(mu_);
+  silent_.insert(host);
+  look_again_ = Clock::time_point::min();
+}
+
 namespace {
 
 /// Sends one command and returns the reply to it.
@@ -292,17 +300,22 @@ Result<RedisCluster::Topology> RedisCluster::learn_slots(const RemoteHost& host,
 Result<std::shared_ptr<const RedisCluster::Topology>> RedisCluster::topology(Deadline deadline) {
   std::vector<RemoteHost> hosts;
   std::shared_ptr<const Topology> old;
+  std::set<RemoteHost> silent;
   const auto now = Clock::now();
   {
     const std::lock_guard lock(mu_);
     if (topology_ && now < look_again_) return topology_;
     old = topology_;
     look_again_ = Clock::time_point::max();
+    silent.swap(silent_);
     if (server_.sentinel_master.empty()) hosts = known_;
   }
   for (const RemoteHost& host : server_.hosts)
     if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
-  auto learned = learn_from_any(hosts, old ? now + (deadline - now) / 4 : deadline);
+  std::ranges::stable_partition(hosts, [&](const RemoteHost& h) { return !silent.contains(h); });
+  // Time is left for the old one, of which less is expected where one of its nodes is silent.
+  const auto until = old ? now + (deadline - now) / (silent.empty() ? 4 : 2) : deadline;
+  auto learned = learn_from_any(hosts, until);
   if (!learned.ok() && old) return old;
   QUIRE_RETURN_IF_ERROR(learned.status());
   const auto out = std::make_shared<const Topology>(std::move(*learned));
@@ -493,6 +506,7 @@ Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> comman
         }
         if (!s.ok()) {
           if (s.code() == Code::kUnavailable) forget_topology();
+          if (s.code() == Code::kDeadlineExceeded && !work.used) doubt(host);
           return s;
         }
         if (!work.moved.empty()) forget_topology();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,8 +29,8 @@ namespace quire {
 std::uint16_t redis_slot(std::string_view key);
 
 /// Which node has which slots. It is learned from any node or sentinel that answers, and again
-/// after a redirection or a lost node. Threads: all methods concurrently; calls wait on the
-/// network, at most until their deadline.
+/// after a redirection, or a node that was lost or gave no answer. Threads: all methods
+/// concurrently; calls wait on the network, at most until their deadline.
 class RedisCluster {
  public:
   using Deadline = Clock::time_point;
@@ -76,6 +77,7 @@ class RedisCluster {
                                Deadline deadline) const;
   Result<Topology> learn_from_sentinel(RedisConnection& sentinel, Deadline deadline) const;
   void forget_topology();
+  void doubt(const RemoteHost& host);
   Result<Connection> connection(const RemoteHost& host, Deadline deadline);
   void keep(const RemoteHost& host, Connection connection);
   void drop_idle(const RemoteHost& host);
@@ -98,7 +100,8 @@ class RedisCluster {
   std::atomic<bool> stopping_{false};
   std::mutex mu_;
   std::shared_ptr<const Topology> topology_;                 // guarded by mu_; null: to be learned
-  Clock::time_point look_again_ = Clock::time_point::max();  // guarded by mu_; for replicas
+  Clock::time_point look_again_ = Clock::time_point::max();  // guarded by mu_
+  std::set<RemoteHost> silent_;  // guarded by mu_; gave no answer since the topology was learned
   std::map<RemoteHost, Clock::time_point> paused_replicas_;  // guarded by mu_; until when
   std::vector<RemoteHost> known_;                       // guarded by mu_; nodes of the last one
   std::map<RemoteHost, std::vector<Connection>> idle_;  // guarded by mu_

@@ -172,6 +172,40 @@ TEST(RedisCluster, ALostNodeIsForgottenAndItsSlotsAreLearnedFromAnother) {
   EXPECT_EQ(asked.texts[0], "b");
 }
 
+// A machine that is gone refuses nothing: whoever calls it waits in vain.
+TEST(RedisCluster, AfterASilenceItsSlotsAreLearnedFromAnother) {
+  std::mutex mu;
+  std::vector<RemoteHost> nodes;
+  const auto slots = [&] {
+    const std::lock_guard lock(mu);
+    return FakeRedis::slots(nodes);
+  };
+  std::promise<void> end;
+  std::shared_future<void> ended = end.get_future().share();
+  std::atomic<bool> silent = false;
+  FakeRedis b(
+      [&](const FakeRedis::Command& c) { return is_slots(c) ? slots() : FakeRedis::bulk("b"); });
+  FakeRedis a([&](const FakeRedis::Command& c) {
+    if (silent) ended.wait();
+    return is_slots(c) ? slots() : FakeRedis::bulk("a");
+  });
+  nodes = {a.host(), b.host()};
+  RedisCluster cluster(a.server());
+  EXPECT_EQ(ask(cluster, 0).texts[0], "a");
+  silent = true;
+  EXPECT_EQ(ask(cluster, 0, 1, 1, 30).status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(ask(cluster, 0, 1, 1, 30).status.code(), Code::kDeadlineExceeded)
+      << "nobody has taken over yet";
+  {
+    const std::lock_guard lock(mu);
+    nodes = {b.host()};
+  }
+  const Asked asked = ask(cluster, 0);
+  end.set_value();
+  ASSERT_OK(asked.status);
+  EXPECT_EQ(asked.texts[0], "b");
+}
+
 TEST(RedisCluster, RefusalsAndOddRepliesAreErrorsWithAName) {
   std::string reply;
   FakeRedis server(
@@ -460,6 +494,24 @@ TEST(RedisCluster, AMasterThatBecameAReplicaIsLookedForAgain) {
   sentinel.name(b.host());
   EXPECT_EQ(ask(cluster, 5).status.code(), Code::kUnavailable);
   EXPECT_EQ(ask(cluster, 5).texts[0], "b");
+}
+
+TEST(RedisCluster, AMasterThatIsSilentIsLookedForAgain) {
+  std::promise<void> end;
+  std::shared_future<void> ended = end.get_future().share();
+  FakeRedis a([&](const FakeRedis::Command&) -> std::optional<std::string> {
+    ended.wait();
+    return std::nullopt;
+  });
+  FakeRedis b([](const FakeRedis::Command&) { return FakeRedis::bulk("b"); });
+  Sentinel sentinel(a.host());
+  RedisCluster cluster(sentinel.server());
+  EXPECT_EQ(ask(cluster, 5, 1, 1, 100).status.code(), Code::kDeadlineExceeded);
+  sentinel.name(b.host());
+  const Asked asked = ask(cluster, 5);
+  end.set_value();
+  ASSERT_OK(asked.status);
+  EXPECT_EQ(asked.texts[0], "b");
 }
 
 TEST(RedisCluster, SentinelsHaveALoginOfTheirOwnAndMustKnowTheMaster) {
