@@ -58,8 +58,18 @@ bool PrefillQueue::pick() {
   const bool ingest = recompute_.empty() || (both && recompute_ms_ > kRecomputeShare * ingest_ms_);
   Queue& queue = ingest ? ingest_ : recompute_;
   current_ = queue.pop();
-  queue.charge(current_->tenant(), current_->num_tokens());
+  charge(queue);
   return true;
+}
+
+void PrefillQueue::charge(Queue& queue) {
+  queue.charge(current_->tenant(), current_->num_tokens());
+  charged_ = &queue;
+}
+
+/// Settles where it was charged, as the context's priority may have been raised since.
+void PrefillQueue::settle(const PrefillTask& task, std::int64_t tokens_done) {
+  charged_->settle(task.tenant(), task.num_tokens(), tokens_done);
 }
 
 Status PrefillQueue::suspend() {
@@ -84,6 +94,7 @@ Status PrefillQueue::resume() {
 
 void PrefillQueue::fail_current(const Status& why) {
   current_->fail(why);
+  settle(*current_, 0);
   current_.reset();
   suspended_ = false;
 }
@@ -107,7 +118,7 @@ bool PrefillQueue::step(double allowed_ms) {
   if (over) {
     const std::shared_ptr<PrefillTask> done = std::move(current_);
     current_.reset();
-    queue_of(done->priority()).settle(done->tenant(), done->num_tokens(), done->num_tokens());
+    settle(*done, done->num_tokens());
     go_on_from(done->take_rows(), done->tenant());
   }
   return over;
@@ -128,7 +139,7 @@ void PrefillQueue::go_on_from(std::unique_ptr<PrefilledRows> rows, const std::st
     });
     if (next.empty()) continue;
     current_ = std::move(next.front());
-    queue->charge(current_->tenant(), current_->num_tokens());
+    charge(*queue);
     current_->go_on_from(std::move(rows));
     return;
   }
@@ -146,7 +157,7 @@ std::int64_t PrefillQueue::fail_all(const Status& status) {
   };
   if (current_) {
     fail(current_);
-    queue_of(current_->priority()).settle(current_->tenant(), current_->num_tokens(), 0);
+    settle(*current_, 0);
   }
   current_.reset();
   suspended_ = false;

@@ -55,12 +55,15 @@ class PrefillQueue {
     return priority == PrefillPriority::kRecompute ? recompute_ : ingest_;
   }
 
+  void charge(Queue& queue);
+  void settle(const PrefillTask& task, std::int64_t tokens_done);
   void raise(const std::shared_ptr<PrefillTask>& task, PrefillPriority priority);
   void go_on_from(std::unique_ptr<PrefilledRows> rows, const std::string& tenant);
 
   QueryResources& core_;
   Queue recompute_, ingest_;
   std::shared_ptr<PrefillTask> current_;
+  Queue* charged_ = nullptr;  ///< for the current context
   std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;
   bool suspended_ = false;
   ChunkSizer sizer_;

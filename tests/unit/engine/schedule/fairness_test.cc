@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <future>
+
 #include "tests/support/harness/schedule_harness.h"
 
 namespace quire::testing {
@@ -128,6 +132,45 @@ TEST_F(FairnessTest, AContextThatSomebodyWantsBackNoLongerWaitsAsANewOne) {
   (void)blocker->wait();
   EXPECT_EQ(order, (std::vector<std::string>{"posted", "wanted back", "posted again", "new0",
                                              "new1", "new2"}));
+}
+
+TEST_F(FairnessTest, AContextThatIsWantedBackWhileItIsComputedCostsItsTenantNoMore) {
+  const auto done = [](std::promise<void>& end) {
+    return [&end](Result<PrefillResult> r) {
+      EXPECT_TRUE(r.ok());
+      end.set_value();
+    };
+  };
+  PrefillRequest posted;
+  posted.token_ids = random_ids(rng_, 200);
+  posted.tenant = "a";
+  PrefillRequest wanted = posted;
+  wanted.priority = PrefillPriority::kRecompute;
+  std::promise<void> first, joined;
+  std::atomic<bool> joins = false;
+  posted.on_progress = [&](std::int64_t) {
+    if (!joins.exchange(true)) engine_->prefill(wanted, done(joined));
+  };
+  engine_->prefill(posted, done(first));
+  first.get_future().get();
+  joined.get_future().get();
+
+  Gate gate;
+  auto blocker = block(gate);
+  std::vector<std::string> order;
+  std::array<std::promise<void>, 2> ends;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string tenant = i == 0 ? "a" : "b";
+    PrefillRequest request;
+    request.token_ids = random_ids(rng_, 20);
+    request.tenant = tenant;
+    request.on_progress = [&order, tenant](std::int64_t) { order.push_back(tenant); };
+    engine_->prefill(std::move(request), done(ends[i]));
+  }
+  gate.open();
+  for (auto& end : ends) end.get_future().get();
+  (void)blocker->wait();
+  EXPECT_EQ(order, (std::vector<std::string>{"a", "b"})) << "a was idle, and came first";
 }
 
 TEST_F(FairnessTest, IngestTakesTurnsByTenant) {
