@@ -14,6 +14,9 @@ namespace {
 
 /// Segments that wait to be written; each is pinned in this store meanwhile.
 constexpr std::size_t kMaxWrites = 256;
+/// Deletions that wait. They are short, and a namespace is deleted at once, while a tier takes one
+/// after the other.
+constexpr std::size_t kMaxRemovals = 1u << 18;
 /// Keys remembered per tier; beyond it all are forgotten, which costs only writes.
 constexpr std::size_t kMaxKnown = 1u << 20;
 constexpr std::size_t kMaxDistrusted = 1u << 16;
@@ -73,10 +76,11 @@ void RemoteCache::stop() {
   for (const Tier* source : sources_) source->tier->stop();
   if (writer_.joinable()) writer_.join();
   reads_->stop();
-  std::deque<Write> gone;
+  std::deque<Write> gone, stays;
   {
     const std::lock_guard lock(mu_);
     gone.swap(queue_);
+    stays.swap(removals_);
     settled_ = queued_;
   }
   changed_.notify_all();
@@ -316,8 +320,8 @@ void RemoteCache::write(SegmentHandle segment, ReadPayload read) {
     queue_.push_back({.kind = Write::Kind::kPut,
                       .segment = std::move(segment),
                       .read = std::move(read),
-                      .key = key});
-    ++queued_;
+                      .key = key,
+                      .number = ++queued_});
   }
   changed_.notify_all();
 }
@@ -326,17 +330,31 @@ void RemoteCache::remove(const SegmentInfo& segment, std::function<bool()> is_wa
   if (!writes() || (is_wanted && is_wanted())) return;
   // A write that is queued after this must not find that the tiers have it.
   for (const auto& tier : tiers_) remember(*tier, segment.key, false);
+  Write removal{.kind = Write::Kind::kRemove,
+                .key = segment.key,
+                .name = name_of(segment.key, segment.fingerprint, segment.tenant),
+                .tenant = segment.tenant,
+                .is_wanted = std::move(is_wanted)};
+  bool lost = false, first = false;
   {
     const std::lock_guard lock(mu_);
-    if (stopping_ || queue_.size() >= 2 * kMaxWrites) return;
-    queue_.push_back({.kind = Write::Kind::kRemove,
-                      .key = segment.key,
-                      .name = name_of(segment.key, segment.fingerprint, segment.tenant),
-                      .tenant = segment.tenant,
-                      .is_wanted = std::move(is_wanted)});
-    ++queued_;
+    if (stopping_) return;
+    // What is not wanted in any case may be written anew next, which then comes after this.
+    const bool in_order = !removal.is_wanted;
+    std::deque<Write>& queue = in_order ? queue_ : removals_;
+    lost = queue.size() >= kMaxRemovals;
+    if (lost) {
+      first = !std::exchange(removals_lost_, true);
+    } else {
+      removal.number = in_order ? ++queued_ : queued_;
+      queue.push_back(std::move(removal));
+    }
   }
-  changed_.notify_all();
+  if (!lost) return changed_.notify_all();
+  ++dropped_;
+  if (first)
+    log_warning("KV of deleted documents stays in the shared tiers, as too many deletions wait",
+                {{"segment", removal.name}});
 }
 
 void RemoteCache::take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done,
@@ -354,8 +372,8 @@ void RemoteCache::end_turn(Turn turn) {
   {
     const std::lock_guard lock(mu_);
     if (!stopping_ && queue_.size() < 2 * kMaxWrites) {
-      queue_.push_back({.kind = Write::Kind::kEndTurn, .turn = std::move(turn)});
-      ++queued_;
+      queue_.push_back(
+          {.kind = Write::Kind::kEndTurn, .turn = std::move(turn), .number = ++queued_});
       changed_.notify_all();
       return;
     }
@@ -369,14 +387,28 @@ void RemoteCache::wait_written() {
   changed_.wait(lock, [&] { return settled_ >= until || stopping_; });
 }
 
+/// Returns what comes next; something must wait. A deletion comes after all that was queued before
+/// it, and takes turns with what was queued later, as somebody may wait for that.
+RemoteCache::Write RemoteCache::take_next() {
+  const bool may_remove = !removals_.empty() &&
+                          (queue_.empty() || removals_.front().number < queue_.front().number);
+  const bool removes = may_remove && (queue_.empty() || !removed_last_);
+  removed_last_ = removes;
+  std::deque<Write>& from = removes ? removals_ : queue_;
+  Write write = std::move(from.front());
+  from.pop_front();
+  return write;
+}
+
 void RemoteCache::run_writer() {
   std::unique_lock lock(mu_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty() || !removals_.empty(); });
     if (stopping_) return;
+    bool is_counted = false;
     {
-      const Write write = std::move(queue_.front());
-      queue_.pop_front();
+      const Write write = take_next();
+      is_counted = !removed_last_;
       lock.unlock();
       if (write.kind == Write::Kind::kEndTurn) leases_->end(write.turn.lease, write.turn.segment);
       if (write.kind == Write::Kind::kPut && count_in(write)) {
@@ -395,6 +427,7 @@ void RemoteCache::run_writer() {
       }
     }
     lock.lock();
+    if (!is_counted) continue;
     ++settled_;
     changed_.notify_all();
   }
@@ -584,7 +617,7 @@ RemoteStats RemoteCache::stats() const {
   out.hedges_won = hedges.won;
   if (leases_) out.leases = leases_->stats();
   const std::lock_guard lock(mu_);
-  out.queued_writes = queue_.size();
+  out.queued_writes = queue_.size() + removals_.size();
   out.dropped_writes = dropped_;
   out.quota_refused = quota_refused_;
   out.quota_removed = quota_removed_;

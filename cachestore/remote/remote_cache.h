@@ -80,10 +80,11 @@ class RemoteCache {
   bool has_turn(const Turn& turn) const;
   /// Ends the turn once all that was queued before is written or given up.
   void end_turn(Turn turn);
-  /// Waits until all that was queued before is written or given up.
+  /// Waits until all that was queued before to be written is written or given up.
   void wait_written();
   /// Queues a segment for deletion, unless it is wanted; empty: it is not. That is asked at once
-  /// and, on the writer's thread, when its turn has come: what was written meanwhile stays.
+  /// and, on the writer's thread, when its turn has come: what was written meanwhile stays. Nobody
+  /// waits for it.
   void remove(const SegmentInfo& segment, std::function<bool()> is_wanted = {});
   /// Returns whether a tier has, or had when it was asked last, this segment.
   bool knows(const ContextKey& key) const;
@@ -116,6 +117,7 @@ class RemoteCache {
     std::string tenant{};
     std::function<bool()> is_wanted{};  ///< for kRemove; empty: it is not
     Turn turn{};                        ///< for kEndTurn
+    std::uint64_t number = 0;           ///< of queued_ by then
   };
 
   std::optional<Result<RecalledSegment>> ask(Tier& tier, const RemoteWanted& wanted,
@@ -129,6 +131,7 @@ class RemoteCache {
                       std::string_view tenant) const;
   void distrust(Tier& tier, const std::string& name, const Status& why);
   void settle(Tier& tier, Clock::time_point begun, const Status& status);
+  Write take_next();
   void run_writer();
   void write_to(Tier& tier, const Write& write);
   bool has(Tier& tier, const std::string& name, const SegmentInfo& info, std::uint64_t key_id);
@@ -148,8 +151,11 @@ class RemoteCache {
   std::atomic<std::uint64_t> dropped_{0}, quota_refused_{0}, quota_removed_{0};
   mutable std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<Write> queue_;                 // guarded by mu_
-  std::uint64_t queued_ = 0, settled_ = 0;  // guarded by mu_; writes since start
+  std::deque<Write> queue_;     // guarded by mu_
+  std::deque<Write> removals_;  // guarded by mu_; those that may not be wanted
+  bool removed_last_ = false;   // guarded by mu_; the last one was of removals_
+  bool removals_lost_ = false;  // guarded by mu_; there were too many, and that was said
+  std::uint64_t queued_ = 0, settled_ = 0;  // guarded by mu_; of queue_, since start
   std::unique_ptr<HedgedReads> reads_;
   bool accounts_failed_ = false;  // and that was said; of the writer's thread
   std::thread writer_;

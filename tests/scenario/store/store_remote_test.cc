@@ -598,6 +598,33 @@ TEST_F(StoreRemoteTest, WritesBehindAreBoundedAndACloseDoesNotWaitForThem) {
   go.set_value();
 }
 
+TEST_F(StoreRemoteTest, WhatIsDeletedInBulkIsDeletedThereTooAndHoldsUpNoWrite) {
+  constexpr std::uint64_t kDocuments = 700;
+  for (std::uint64_t k = 1; k <= kDocuments; ++k)
+    ASSERT_OK(test::put_document(*a, "d" + std::to_string(k), {k}));
+  a.reset();
+  std::promise<void> go;
+  const auto gone = go.get_future().share();
+  std::atomic<int> removes_before_put = -1;
+  shared->fault = [&, gone](std::string_view operation) {
+    gone.wait();
+    if (operation == "put") removes_before_put = shared->removes.load();
+    return Status();
+  };
+  a = open(disk_a, {});  // it writes behind
+  for (std::uint64_t k = 1; k <= kDocuments; ++k)
+    ASSERT_OK(a->delete_document("default", "d" + std::to_string(k)));
+  ASSERT_OK(test::put_document(*a, "new", {kDocuments + 1}));
+  go.set_value();
+  while (a->remote_stats().queued_writes > 0) std::this_thread::yield();
+  a.reset();  // the last one is over, too
+  EXPECT_GE(removes_before_put, 0);
+  EXPECT_LE(removes_before_put, 2);
+  const std::lock_guard lock(shared->mu);
+  EXPECT_TRUE(shared->segments.contains(name_of(kDocuments + 1)));
+  EXPECT_EQ(shared->segments.size(), 1u) << "KV of deleted documents stays";
+}
+
 TEST(StoreWithoutRemote, HasNothingToRecall) {
   auto store = open_store_on(
       {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
