@@ -410,12 +410,18 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
   // again after the deletion and before the reply, for the items cancelled here, and for those that
   // a full disk could not take before: the deletion needs no room, and makes some.
   (void)table_.flush_others();
-  Status s = store_.delete_document(ns, id, options);
+  Status s;
+  for (int attempt = 0; attempt < kMostTries; ++attempt) {
+    s = store_.delete_document(ns, id, options);
+    if (s.code() != Code::kNotFound) break;
+    // Another replica may be at work on a post from before, or may have made the document just now.
+    const Status barred = store_.bar_document(ns, id);
+    if (barred.ok()) break;
+    s = barred;
+    if (barred.code() != Code::kFailedPrecondition) break;
+  }
   if (s.code() == Code::kFailedPrecondition && options.expected_version)
     s = s.with_field(condition.if_match ? "If-Match" : "If-None-Match");
-  // Another replica may be at work on a post from before.
-  if (s.code() == Code::kNotFound)
-    if (const Status barred = store_.bar_document(ns, id); !barred.ok()) s = barred;
   if (!s.ok() && s.code() != Code::kNotFound) return s;
   auto cancelled = table_.cancel_document(ns, id);
   cancelled.release();

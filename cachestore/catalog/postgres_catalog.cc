@@ -58,8 +58,10 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"delete", "DELETE FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea"},
     {"bar",
      "INSERT INTO quire_deletions (ns, id, number) SELECT $1::bytea, $2::bytea, "
-     "nextval('quire_order') WHERE EXISTS (SELECT 1 FROM quire_jobs WHERE NOT ended) ON CONFLICT "
-     "(ns, id) DO UPDATE SET number = excluded.number, at = now()"},
+     "nextval('quire_order') WHERE EXISTS (SELECT 1 FROM quire_jobs WHERE NOT ended) AND NOT "
+     "EXISTS "
+     "(SELECT 1 FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea) ON CONFLICT (ns, id) "
+     "DO UPDATE SET number = excluded.number, at = now()"},
     {"head",
      "SELECT ns, id, revision, body, head FROM quire_documents WHERE ns = $1::bytea AND id = "
      "$2::bytea"},
@@ -328,8 +330,14 @@ Status PostgresCatalog::confirm(std::string_view ns, std::string_view id, std::u
 }
 
 Status PostgresCatalog::bar(std::string_view ns, std::string_view id) {
-  const PostgresStatement statement = prepared("bar", {ns, id});
-  return pool_.run({&statement, 1}).status();
+  const std::uint64_t part = catalog_shard(ns, id);
+  // A change that has looked for a bar and is not committed yet holds the lock.
+  const PostgresStatement statements[] = {plain(kBeginChange), prepared("lock", {part}),
+                                          prepared("bar", {ns, id}), prepared("revision", {ns, id}),
+                                          plain("COMMIT")};
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements));
+  return answers.at(3).size() == 0 ? Status()
+                                   : Status::precondition("the document has been made meanwhile");
 }
 
 // ---- announcements ----

@@ -98,7 +98,8 @@ class SharedCatalog {
   /// revision is another), job_taken_over(), change_overtaken().
   virtual Status confirm(std::string_view ns, std::string_view id, std::uint64_t expected,
                          const JobFence& fence) = 0;
-  /// Keeps all unfinished jobs from making a document that is not there.
+  /// Keeps all unfinished jobs from making a document that is not there. Errors:
+  /// kFailedPrecondition (it is there by now).
   virtual Status bar(std::string_view ns, std::string_view id) = 0;
   /// Returns those of the documents that are there, in any order.
   virtual Result<std::vector<CatalogEntry>> heads(std::span<const CatalogName> names) = 0;

@@ -606,6 +606,32 @@ TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
   EXPECT_OK(put(b, {"job_8", 0, "m"}, 0));
 }
 
+TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {
+  const Jobs a(server->url());
+  a.make("job_1");
+  // A change that has seen that nothing bars the document, and does not end yet.
+  auto slow = server->connect();
+  ASSERT_OK(slow);
+  std::vector<PostgresRows> rows;
+  const auto send = [&](std::string_view sql) {
+    const PostgresStatement statement{{}, sql, {}};
+    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
+  };
+  const std::string lock = "SELECT number FROM quire_shards WHERE shard = " +
+                           std::to_string(catalog_shard("default", "d")) + " FOR UPDATE";
+  ASSERT_OK(send("BEGIN"));
+  ASSERT_OK(send(lock));
+  auto barred = std::async(std::launch::async, [&] { return a.catalog->bar("default", "d"); });
+  EXPECT_EQ(barred.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  ASSERT_OK(
+      send("INSERT INTO quire_documents (ns, id, revision, body, version, head, tokens, text) "
+           "VALUES ('default'::bytea, 'd'::bytea, 1, 1, 1, '', '', '')"));
+  ASSERT_OK(send("COMMIT"));
+  EXPECT_EQ(barred.get().code(), Code::kFailedPrecondition);
+  ASSERT_OK(send("DELETE FROM quire_documents"));
+  EXPECT_OK(a.put("d", {"job_1", 0, "m"})) << "and it was not barred";
+}
+
 TEST_F(StorePostgres, TablesOfTheFirstVersionAreRenewed) {
   {
     Replica a(server->url());

@@ -126,8 +126,10 @@ class MemoryCatalog final : public SharedCatalog {
   }
   Status bar(std::string_view ns, std::string_view id) override {
     QUIRE_RETURN_IF_ERROR(call("bar"));
+    const CatalogName name{std::string(ns), std::string(id)};
     const std::lock_guard lock(d_->mu);
-    d_->deletions[{std::string(ns), std::string(id)}] = jobs_.next_number();
+    if (d_->documents.contains(name)) return Status::precondition("made meanwhile");
+    d_->deletions[name] = jobs_.next_number();
     return {};
   }
   Result<std::vector<CatalogEntry>> heads(std::span<const CatalogName> names) override {

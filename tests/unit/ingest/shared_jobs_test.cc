@@ -1,5 +1,6 @@
 // Document services over one shared catalog in memory: jobs of one that is gone go on at another,
 // and nothing is done twice.
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -533,6 +534,24 @@ TEST_F(SharedJobsTest, ADeletionElsewhereOutlivesAnEarlierPost) {
   EXPECT_TRUE(soon([&] { return a.version("d0") == 0; }));
   const std::string anew = b.submit(1);
   EXPECT_EQ(b.end_of(anew).results[0].result, ItemResult::kCreated) << "a later post makes it anew";
+}
+
+TEST_F(SharedJobsTest, ADeletionMeetsADocumentThatAnotherReplicaHasMadeThatMoment) {
+  a.engine->close();
+  const std::string id = a.submit(1);
+  a.engine->wait_for_one();
+  std::atomic<bool> met = false;
+  database->set_fault([&](std::string_view operation) {
+    if (operation != "bar" || met.exchange(true)) return Status();
+    a.engine->open();
+    EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+    return Status();
+  });
+  EXPECT_OK(b.service->documents().remove("default", "d0")) << "it was not there, and is";
+  EXPECT_TRUE(met);
+  database->set_fault({});
+  EXPECT_EQ(b.version("d0"), 0u);
+  EXPECT_TRUE(soon([&] { return a.version("d0") == 0; }));
 }
 
 TEST_F(SharedJobsTest, ADeletionThatCancelsAPostHereOutlivesAnEarlierOneElsewhere) {
