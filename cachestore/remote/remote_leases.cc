@@ -18,6 +18,9 @@ constexpr milliseconds kFirstPause{20}, kLongestPause{200};
 constexpr std::size_t kMaxHeld = 256, kMaxWaiting = 1024;
 /// A lease is renewed so often within its time, so that one lost renewal does not end it.
 constexpr int kRenewals = 3;
+/// Contexts that are looked at between two renewals, which may take all the time where the tier is
+/// slow to answer.
+constexpr int kLooksBetween = 64;
 /// Longest time of a lease with all renewals: whoever holds it longer has forgotten it.
 constexpr auto kLongestHold = std::chrono::minutes(10);
 
@@ -82,10 +85,11 @@ void RemoteLeases::end(const std::string& lease, const std::string& segment) {
 
 void RemoteLeases::run() {
   std::unique_lock lock(mu_);
+  int looks = 0;  // before the next renewal
   while (!stopping_) {
     const auto now = Clock::now();
     auto next = now + std::chrono::seconds(1);
-    // Renewals come first: whatever waits has time, a lease that ends has none.
+    // Renewals come first: whatever waits has some time, a lease that ends has none.
     const auto due = std::ranges::find_if(held_, [&](const auto& h) {
       return !h.second.segments.empty() && h.second.renew_at <= now;
     });
@@ -93,7 +97,8 @@ void RemoteLeases::run() {
         held_, [](const auto& h) { return h.second.segments.empty(); });
     const auto ready = std::ranges::find_if(waiting_,
                                             [&](const Waiting& w) { return w.next <= now; });
-    if (due != held_.end()) {
+    if (due != held_.end() && (looks == 0 || ready == waiting_.end())) {
+      looks = kLooksBetween;
       const std::string lease = due->first;
       lock.unlock();
       renew(lease);
@@ -105,6 +110,7 @@ void RemoteLeases::run() {
       give_back(lease, soon());
       lock.lock();
     } else if (ready != waiting_.end()) {
+      looks = std::max(0, looks - 1);
       Waiting one = std::move(*ready);
       waiting_.erase(ready);
       attempting_ = true;

@@ -195,6 +195,20 @@ TEST_F(RemoteLeasesTest, ATierThatDoesNotAnswerLeavesEveryoneToComputeAndIsLeftA
   EXPECT_LE(asked, CircuitBreaker::kFailures + 1);
 }
 
+TEST_F(RemoteLeasesTest, RenewalsThatTakeTooLongKeepNobodyWaiting) {
+  shared->fault = [](std::string_view operation) {
+    if (operation != "renew_lease") return Status();
+    std::this_thread::sleep_for(milliseconds(20));
+    return Status::deadline("the server is slow");
+  };
+  const auto a = replica(milliseconds(30));
+  EXPECT_EQ(a->take("x").get(), RemoteTurn::kOwn);
+  ASSERT_TRUE(soon([&] { return a->leases.stats().held == 1; }));
+  std::this_thread::sleep_for(milliseconds(50));
+  auto turn = a->take("y", milliseconds(10));
+  EXPECT_EQ(turn.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
 TEST_F(RemoteLeasesTest, TwoCallersOfOneReplicaDoNotWaitForEachOther) {
   const auto a = replica();
   EXPECT_EQ(a->take("x").get(), RemoteTurn::kOwn);
