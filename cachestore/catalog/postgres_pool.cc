@@ -147,15 +147,21 @@ Status PostgresPool::migrate(PostgresConnection& connection, Clock::time_point d
                     locked = "SET lock_timeout = " + ms,
                     longest = "SET statement_timeout = " + std::to_string(std::max<std::int64_t>(
                                                                options_.timeout.count(), 60'000));
+  // Statements of one exchange are one transaction, and what others have committed meanwhile is no
+  // failure of it.
   const PostgresStatement session[] = {
-      plain(idle), plain(locked), plain(longest), plain("SET client_min_messages = error"),
+      plain(idle),
+      plain(locked),
+      plain(longest),
+      plain("SET client_min_messages = error"),
+      plain("SET default_transaction_isolation = 'read committed'"),
       plain("SELECT to_regclass('quire_migrations')::text IS NOT NULL")};
   QUIRE_RETURN_IF_ERROR(connection.run(session, deadline, &rows));
   {
     const std::lock_guard lock(mu_);
     if (!identity_.empty()) return {};
   }
-  const bool exists = rows.at(4).bytes(0, 0) == std::string_view("\1", 1);
+  const bool exists = rows.back().bytes(0, 0) == std::string_view("\1", 1);
   constexpr std::string_view kVersion =
       "SELECT coalesce(max(version), 0)::bigint FROM "
       "quire_migrations";

@@ -632,6 +632,27 @@ TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {
   EXPECT_OK(a.put("d", {"job_1", 0, "m"})) << "and it was not barred";
 }
 
+TEST_F(StorePostgres, ARoleWithAnotherIsolationMeetsChangesOfOthersAsEver) {
+  auto slow = server->connect();
+  ASSERT_OK(slow);
+  std::vector<PostgresRows> rows;
+  const auto send = [&](std::string_view sql) {
+    const PostgresStatement statement{{}, sql, {}};
+    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
+  };
+  ASSERT_OK(send("ALTER ROLE quire SET default_transaction_isolation = 'serializable'"));
+  const Jobs a(server->url());
+  ASSERT_OK(a.catalog->records().put("r", "first", 0));
+  ASSERT_OK(send("BEGIN"));
+  ASSERT_OK(send("UPDATE quire_records SET revision = 2, value = 'second', writer = 'test'"));
+  auto late = std::async(std::launch::async,
+                         [&] { return a.catalog->records().put("r", "third", 1); });
+  EXPECT_EQ(late.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  ASSERT_OK(send("COMMIT"));
+  EXPECT_EQ(late.get().code(), Code::kFailedPrecondition) << "another was first, and no more";
+  EXPECT_EQ(a.catalog->records().get("r")->value, "second");
+}
+
 TEST_F(StorePostgres, TablesOfTheFirstVersionAreRenewed) {
   {
     Replica a(server->url());
