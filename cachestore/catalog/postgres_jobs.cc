@@ -50,10 +50,11 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"job_mark",
      "INSERT INTO quire_job_items (job, item, mark) VALUES ($1::bytea, $2::bigint, $3::bytea) ON "
      "CONFLICT (job, item) DO UPDATE SET mark = excluded.mark"},
-    // The database's clock alone decides, so that of a replica may be wrong.
+    // The database's clock alone decides, so that of a replica may be wrong. Its transaction may
+    // have begun long ago.
     {"replica_beat",
-     "INSERT INTO quire_replicas (id, until) VALUES ($1::text, now() + $2::bigint * interval '1 "
-     "millisecond') ON CONFLICT (id) DO UPDATE SET until = excluded.until"},
+     "INSERT INTO quire_replicas (id, until) VALUES ($1::text, clock_timestamp() + $2::bigint * "
+     "interval '1 millisecond') ON CONFLICT (id) DO UPDATE SET until = excluded.until"},
     {"replica_succeed",
      "UPDATE quire_jobs SET owner = $1::text WHERE owner = $2::text AND NOT ended"},
     {"job_release",
@@ -107,9 +108,7 @@ PostgresStatement PostgresJobs::beat() const {
 }
 
 Status PostgresJobs::add(const SharedJob& job, std::span<const SharedJobPart> parts) {
-  // A replica that has not been heard of yet would lose the job at once.
   std::vector<PostgresStatement> statements{
-      beat(),
       prepared("job_add", {job.id, job.ns, replica_, job.status, flag(job.ended), job.record}),
       prepared("job_owner", {job.id})};
   std::size_t bytes = job.record.size();
@@ -117,8 +116,11 @@ Status PostgresJobs::add(const SharedJob& job, std::span<const SharedJobPart> pa
     statements.push_back(prepared("job_add_part", {job.id, part.name, part.value}));
     bytes += part.value.size();
   }
+  // A replica that has not been heard of yet would lose the job at once. Last, as other signs of
+  // life wait until this one is committed, and the parts may be long.
+  statements.push_back(beat());
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements, bytes));
-  const PostgresRows& owner = answers.at(2);
+  const PostgresRows& owner = answers.at(1);
   if (owner.size() == 1 && owner.bytes(0, 0) == replica_) return {};
   return Status::precondition("another replica has a job of this name");
 }

@@ -540,6 +540,30 @@ TEST_F(StorePostgres, JobsOfAReplicaThatIsNotHeardOfAreTakenOnceByTheOthers) {
   EXPECT_EQ(gone.own(100), Names{}) << "it is back, and has none";
 }
 
+TEST_F(StorePostgres, AJobThatTakesLongToAddKeepsNoSignOfLifeWaiting) {
+  const Jobs a(server->url());
+  a.make("job_1");
+  auto slow = server->connect();
+  ASSERT_OK(slow);
+  std::vector<PostgresRows> rows;
+  const auto send = [&](std::string_view sql) {
+    const PostgresStatement statement{{}, sql, {}};
+    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
+  };
+  // Its part does not get through, as where the network is slow.
+  ASSERT_OK(send("BEGIN"));
+  ASSERT_OK(send("INSERT INTO quire_job_parts VALUES ('job_2', 'text/1', '')"));
+  const SharedJobPart parts[] = {{"text/1", "text"}};
+  auto added = std::async(std::launch::async, [&] { a.make("job_2", parts); });
+  ASSERT_EQ(added.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  auto own = std::async(std::launch::async, [&] { return a.own(); });
+  EXPECT_EQ(own.wait_for(std::chrono::seconds(2)), std::future_status::ready);
+  ASSERT_OK(send("ROLLBACK"));
+  added.get();
+  EXPECT_EQ(own.get(), Names{"job_1"});
+  EXPECT_EQ(a.own(), (Names{"job_1", "job_2"}));
+}
+
 TEST_F(StorePostgres, AChangeForAJobNeedsTheJob) {
   const Jobs a(server->url()), b(server->url());
   a.make("job_1");
