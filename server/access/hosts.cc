@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/access/auth.h"
+#include "server/http/http_message.h"
 
 namespace quire {
 
@@ -29,6 +30,22 @@ bool host_allowed(std::string_view header, std::string_view bound,
   if (is_loopback(host) || host == host_name(own)) return true;
   return std::ranges::any_of(
       allowed, [&](const std::string& name) { return name == "*" || host_name(name) == host; });
+}
+
+bool is_own_origin(std::string_view origin, std::string_view host_header,
+                   const std::vector<std::string>& allowed) {
+  const auto scheme = origin.find("://");
+  if (scheme == std::string_view::npos) return false;  // "null": of a page that hides it
+  const std::string_view host = origin.substr(scheme + 3);
+  if (!host.empty() && iequals(host, trim(host_header))) return true;
+  const std::string own = host_name(host);
+  return std::ranges::any_of(
+      allowed, [&](const std::string& name) { return name == "*" || host_name(name) == own; });
+}
+
+bool is_sent_unasked(std::string_view media_type) {
+  return media_type.empty() || media_type == "text/plain" || media_type == "multipart/form-data" ||
+         media_type == "application/x-www-form-urlencoded";
 }
 
 }  // namespace quire

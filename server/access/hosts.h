@@ -17,4 +17,13 @@ std::string host_name(std::string_view host_header);
 bool host_allowed(std::string_view host_header, std::string_view bound,
                   const std::vector<std::string>& allowed);
 
+/// Returns whether a page of this origin (a header Origin) is the service's own: it is that of the
+/// request's Host header, or its name is in `allowed`, where "*" stands for any.
+bool is_own_origin(std::string_view origin, std::string_view host_header,
+                   const std::vector<std::string>& allowed);
+
+/// Returns whether a browser sends a POST with a body of this media type (without parameters, in
+/// lower case; empty: none) to another site without asking that one first.
+bool is_sent_unasked(std::string_view media_type);
+
 }  // namespace quire

@@ -52,6 +52,7 @@ class App final : public HttpService {
  private:
   std::optional<HttpResponse> admit(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> check_host(Call& call, const HttpRequest& request);
+  std::optional<HttpResponse> check_origin(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> refuse(Call& call, const Problem& problem);
   std::optional<HttpResponse> authenticate(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> choose_namespace(Call& call, const HttpRequest& request);
@@ -162,6 +163,23 @@ std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& req
   return std::nullopt;
 }
 
+/// A page of another site cannot read replies, but its browser sends what a form could send without
+/// asking here first. Where no key is needed, such a request must not change anything.
+std::optional<HttpResponse> App::check_origin(Call& call, const HttpRequest& request) {
+  const auto* origin = request.headers.find("origin");
+  if (!origin || request.method != "POST" || !call.keys->is_open() || !call.cors_origin.empty() ||
+      !is_sent_unasked(request.media_type()) ||
+      is_own_origin(*origin, request.headers.get("host"), services_.config()->server.allowed_hosts))
+    return std::nullopt;
+  return refuse(call, make_problem("origin_not_allowed",
+                                   "a page of '" + origin->substr(0, 128) +
+                                       "' may not call this service without a key; add it to "
+                                       "server.cors_origins (behind a reverse proxy: its name to "
+                                       "server.allowed_hosts), or send the body as "
+                                       "application/json",
+                                   "Origin"));
+}
+
 std::optional<HttpResponse> App::choose_namespace(Call& call, const HttpRequest& request) {
   if (const auto* asked = request.headers.find("x-namespace")) {
     if (!valid_namespace(*asked))
@@ -226,6 +244,7 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   call.route = match.route;
   call.params = std::move(match.params);
   if (auto r = authenticate(call, request)) return r;
+  if (auto r = check_origin(call, request)) return r;
   if (auto r = choose_namespace(call, request)) return r;
   if (services_.draining && !call.route->while_draining)
     return refuse(

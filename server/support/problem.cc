@@ -25,6 +25,8 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"insufficient_scope", 403, "The API key may not do this", "permission_error", kNone},
       {"host_not_allowed", 403, "The service does not answer to this host", "permission_error",
        kNone},
+      {"origin_not_allowed", 403, "A page of this origin may not call the service",
+       "permission_error", kNone},
       {"namespace_denied", 403, "The API key may not use this namespace", "permission_error",
        kNone},
       {"document_not_found", 404, "No such document", "not_found_error", kNone},

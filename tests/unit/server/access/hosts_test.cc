@@ -40,5 +40,17 @@ TEST(HostAllowed, NamesAndTheStarAreAddedOnLoopback) {
   EXPECT_TRUE(host_allowed("other.example", "127.0.0.1", {"*"}));
 }
 
+TEST(OwnOrigin, IsThatOfTheHostOrOfANameThatIsAllowed) {
+  const std::vector<std::string> none;
+  EXPECT_TRUE(is_own_origin("http://127.0.0.1:8080", "127.0.0.1:8080", none));
+  EXPECT_TRUE(is_own_origin("https://quire.example", "Quire.Example", none));
+  for (const auto* other : {"http://127.0.0.1:3000", "http://localhost:8080", "null", "", "http://",
+                            "https://127.0.0.1:8080.evil.example", "https://evil.example"})
+    EXPECT_FALSE(is_own_origin(other, "127.0.0.1:8080", none)) << other;
+  EXPECT_FALSE(is_own_origin("http://", "", none));
+  EXPECT_TRUE(is_own_origin("https://quire.example", "127.0.0.1:8080", {"quire.example"}));
+  EXPECT_TRUE(is_own_origin("https://other.example", "127.0.0.1:8080", {"*"}));
+}
+
 }  // namespace
 }  // namespace quire

@@ -282,6 +282,37 @@ TEST_F(AppTest, OnLoopbackOnlyItsOwnNamesAreAnswered) {
   EXPECT_EQ(ask("rebound.example").status, 200);
 }
 
+// A browser sends these without asking whether the service takes them from other sites.
+TEST_F(AppTest, WithoutKeysAPageOfAnotherSiteChangesNothing) {
+  const std::string own = "127.0.0.1:" + std::to_string(server->port()),
+                    body = R"({"text":"planted"})";
+  int documents = 0;
+  ingest.on_documents = [&](const std::vector<DocumentInput>&) { ++documents; };
+  const auto post = [&](const std::string& origin, const std::string& type) {
+    LoopbackClient c(server->port());
+    EXPECT_TRUE(c.send("POST /v1/documents HTTP/1.1\r\nHost: " + own + "\r\nOrigin: " + origin +
+                       (type.empty() ? "" : "\r\nContent-Type: " + type) + "\r\nContent-Length: " +
+                       std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n" + body));
+    return c.read_response().value_or(RawResponse());
+  };
+  for (const auto* type : {"", "text/plain", "Text/Plain; charset=utf-8"})
+    for (const auto* origin : {"https://evil.example", "null", "http://127.0.0.1:1"}) {
+      const auto r = post(origin, type);
+      EXPECT_EQ(r.status, 403) << origin << " " << type;
+      EXPECT_EQ(code_of(r), "origin_not_allowed");
+    }
+  EXPECT_EQ(documents, 0);
+  EXPECT_EQ(post("http://" + own, "").status, 200) << "its own page";
+  EXPECT_EQ(post("https://evil.example", "application/json").status, 200)
+      << "a browser asks before it sends this";
+  Config c;
+  c.disk.path = ::testing::TempDir();
+  c.server.cors_origins = {"https://good.example"};
+  services.set_config(c);
+  EXPECT_EQ(post("https://good.example", "").status, 200);
+  EXPECT_EQ(post("https://evil.example", "").status, 403);
+}
+
 TEST_F(AppTest, GzipBodiesAreExpandedAndOtherEncodingsRefused) {
   Config c;
   c.disk.path = ::testing::TempDir();  // a stream of lines is kept there
