@@ -4,11 +4,12 @@
 #include <cstring>
 
 #include "base/index.h"
+#include "cachestore/format/metadata.h"
 
 namespace quire {
 namespace {
 
-constexpr std::size_t kWordsApart = 64, kBufferBytes = 1u << 20;
+constexpr std::size_t kWordsApart = 64, kTermsApart = 128, kBufferBytes = 1u << 20;
 
 struct RowHeader {
   std::uint64_t version;
@@ -18,6 +19,34 @@ struct WordHeader {
   std::uint64_t postings;  // offset
   std::uint32_t num_postings, word_bytes;
 };
+
+/// A row that has a term of metadata. Half of the term is enough, because what is found is checked.
+struct TermRow {
+  std::uint64_t term;
+  std::uint32_t row, zero;
+};
+constexpr std::size_t kTermRowsRead = kBufferBytes / sizeof(TermRow);
+
+std::uint64_t half_of(const std::string& term) {
+  std::uint64_t half = 0;
+  std::memcpy(&half, term.data(), std::min(sizeof half, term.size()));
+  return half;
+}
+
+std::vector<TermRow> term_rows(std::span<const LexicalFile::Row> rows) {
+  std::vector<TermRow> out;
+  DocumentManifest m;
+  const std::string status = status_term(m.status);
+  for (std::uint32_t row = 0; row < rows.size(); ++row) {
+    m.metadata_json = rows[row].metadata_json;
+    for (const std::string& term : document_terms(m))
+      if (term != status) out.push_back({half_of(term), row, 0});
+  }
+  std::sort(out.begin(), out.end(), [](const TermRow& a, const TermRow& b) {
+    return a.term != b.term ? a.term < b.term : a.row < b.row;
+  });
+  return out;
+}
 
 class Output {
  public:
@@ -76,8 +105,13 @@ Result<LexicalFile> LexicalFile::write(const std::string& folder, const Contents
     out.put(word.data(), word.size());
     at += list.size_bytes();
   }
+  file.words_end_ = out.offset();
+  for (const TermRow& entry : term_rows(contents.rows)) {
+    if (file.num_terms_++ % kTermsApart == 0) file.some_terms_.push_back(entry.term);
+    out.put(&entry, sizeof entry);
+  }
   QUIRE_RETURN_IF_ERROR(out.flush());
-  file.words_end_ = file.end_ = out.offset();
+  file.end_ = out.offset();
   file.num_documents_ = contents.rows.size();
   file.num_chunks_ = contents.chunk_words.size();
   for (const std::uint32_t words : contents.chunk_words) file.num_words_ += words;
@@ -135,6 +169,33 @@ Result<std::vector<LexicalPosting>> LexicalFile::postings(std::string_view word)
   return out;
 }
 
+Result<std::vector<std::uint32_t>> LexicalFile::rows_with(
+    std::span<const std::string> terms) const {
+  std::vector<std::uint32_t> out;
+  std::vector<TermRow> entries;
+  for (const std::string& term : terms) {
+    const std::uint64_t half = half_of(term);
+    const auto first = std::ranges::lower_bound(some_terms_, half),
+               last = std::ranges::upper_bound(some_terms_, half);
+    // The entry before the first known one may have the term, too.
+    std::uint64_t at = kTermsApart * static_cast<std::uint64_t>(first - some_terms_.begin());
+    at -= std::min<std::uint64_t>(at, kTermsApart);
+    const std::uint64_t end = std::min(
+        num_terms_, kTermsApart * static_cast<std::uint64_t>(last - some_terms_.begin()));
+    while (at < end) {
+      entries.resize(std::min<std::uint64_t>(kTermRowsRead, end - at));
+      QUIRE_RETURN_IF_ERROR(file_.read(words_end_ + at * sizeof(TermRow), entries.data(),
+                                       entries.size() * sizeof(TermRow)));
+      at += entries.size();
+      for (const TermRow& e : entries)
+        if (e.term == half && live_[e.row]) out.push_back(e.row);
+    }
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
 Status LexicalFile::remove(std::uint32_t row) {
   QUIRE_ASSIGN_OR_RETURN(const Document d, document(row));
   live_[row] = false;
@@ -146,7 +207,8 @@ Status LexicalFile::remove(std::uint32_t row) {
 
 std::int64_t LexicalFile::memory_bytes() const {
   return static_cast<std::int64_t>(row_offsets_.size() * sizeof(std::uint64_t) + live_.size() / 8 +
-                                   2 * row_of_.size() * sizeof(std::uint32_t) + word_bytes_);
+                                   2 * row_of_.size() * sizeof(std::uint32_t) + word_bytes_ +
+                                   some_terms_.size() * sizeof(std::uint64_t));
 }
 
 }  // namespace quire

@@ -21,8 +21,8 @@ struct LexicalPosting {
 };
 
 /// A file is written once; later its documents can only be struck out. Per document 8 bytes and per
-/// chunk 8 bytes stay in memory, beside every 64th word. Threads: const methods concurrently,
-/// others exclusively. Errors of reads: kIo.
+/// chunk 8 bytes stay in memory, beside every 64th word and every 128th term of metadata. Threads:
+/// const methods concurrently, others exclusively. Errors of reads: kIo.
 class LexicalFile {
  public:
   struct Row {
@@ -51,6 +51,10 @@ class LexicalFile {
   /// Returns the postings of a word, without those of documents that are struck out.
   Result<std::vector<LexicalPosting>> postings(std::string_view word) const;
 
+  /// Returns the rows that may have one of these terms of metadata (cachestore/format/metadata.h),
+  /// ascending, without those that are struck out.
+  Result<std::vector<std::uint32_t>> rows_with(std::span<const std::string> terms) const;
+
   /// Strikes a document out.
   Status remove(std::uint32_t row);
   bool is_live(std::uint32_t row) const { return live_[row]; }
@@ -76,7 +80,9 @@ class LexicalFile {
   std::vector<std::uint32_t> row_of_, chunk_words_;                // by chunk
   std::vector<std::pair<std::string, std::uint64_t>> some_words_;  // every 64th, and its offset
   std::size_t word_bytes_ = 0;                                     // of some_words_
-  std::uint64_t words_end_ = 0, end_ = 0;                          // offsets
+  std::vector<std::uint64_t> some_terms_;                          // every 128th
+  std::uint64_t num_terms_ = 0;                                    // of all rows together
+  std::uint64_t words_end_ = 0, end_ = 0;                          // offsets; terms are in between
   std::uint64_t num_documents_ = 0, num_chunks_ = 0, num_words_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -248,16 +249,29 @@ Result<LexicalIndex::Scores> LexicalIndex::scores(const std::vector<std::string>
 /// Adds the best `limit` candidates of a file, and those with the score of the last.
 Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std::size_t limit,
                                   Unit unit, const Filter& filter, const Ids* only,
-                                  std::vector<Candidate>* found) const {
+                                  const Terms& terms, std::vector<Candidate>* found) const {
   const LexicalFile& file = files_[number];
   const std::vector<double>& of_chunk = scores.files[number];
-  std::optional<std::set<std::uint32_t>> rows;  // none: all, and what is read tells its id
+  // Ascending; none: all, and what is read tells its id and metadata.
+  std::optional<std::vector<std::uint32_t>> rows;
   if (only && only->size() * kRowsOfLookup < file.num_rows()) {
     rows.emplace();
     for (const std::string& id : *only) {
       QUIRE_ASSIGN_OR_RETURN(const auto row, file.find(id));
-      if (row) rows->insert(*row);
+      if (row) rows->push_back(*row);
     }
+    std::sort(rows->begin(), rows->end());
+  }
+  for (const std::vector<std::string>& one_of : terms) {
+    if (rows && rows->empty()) return {};
+    QUIRE_ASSIGN_OR_RETURN(std::vector<std::uint32_t> with, file.rows_with(one_of));
+    if (!rows) {
+      rows = std::move(with);
+      continue;
+    }
+    std::vector<std::uint32_t> both;
+    std::ranges::set_intersection(*rows, with, std::back_inserter(both));
+    rows = std::move(both);
   }
   const auto passes = [&](const LexicalFile::Document& d) {
     return (!only || only->contains(d.id)) && (!filter || filter(d.id, d.metadata_json));
@@ -274,7 +288,7 @@ Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std:
   for (const std::uint32_t chunk : order) {
     if (enough >= limit && of_chunk[chunk] < last) return {};
     const std::uint32_t row = file.row_of(chunk);
-    if (rows && !rows->contains(row)) continue;
+    if (rows && !std::ranges::binary_search(*rows, row)) continue;
     if (unit == Unit::kBestChunkOfDocument && !taken.insert(row).second) continue;
     const auto [at, fresh] = read.try_emplace(row);
     if (fresh) {
@@ -291,13 +305,21 @@ Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std:
   // The rest have no word of the query; rows are ordered by id.
   for (std::uint32_t row = 0; row < file.num_rows() && enough < limit; ++row) {
     if (rows) {
-      const auto next = rows->lower_bound(row);
+      const auto next = std::ranges::lower_bound(*rows, row);
       if (next == rows->end()) break;
       row = *next;
     }
     if (!file.is_live(row) || taken.contains(row)) continue;
-    QUIRE_ASSIGN_OR_RETURN(const LexicalFile::Document d, file.document(row));
-    if (d.num_chunks == 0 || !passes(d)) continue;
+    const auto known = read.find(row);
+    if (known != read.end() && !known->second) continue;
+    LexicalFile::Document d;
+    if (known != read.end()) {
+      d = *known->second;
+    } else {
+      QUIRE_ASSIGN_OR_RETURN(d, file.document(row));
+      if (!passes(d)) continue;
+    }
+    if (d.num_chunks == 0) continue;
     const std::uint32_t chunks = unit == Unit::kBestChunkOfDocument ? 1 : d.num_chunks;
     for (std::uint32_t i = 0; i < chunks; ++i) {
       if (of_chunk[d.first_chunk + i] > 0) continue;
@@ -310,11 +332,12 @@ Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std:
 
 Result<std::vector<ChunkHit>> LexicalIndex::search(const std::vector<std::string>& query,
                                                    std::size_t limit, Unit unit,
-                                                   const Filter& filter, const Ids* only) const {
+                                                   const Filter& filter, const Ids* only,
+                                                   const Terms& terms) const {
   QUIRE_ASSIGN_OR_RETURN(const Scores scores, this->scores(query));
   std::vector<Candidate> in_files;
   for (std::size_t i = 0; i < files_.size(); ++i)
-    QUIRE_RETURN_IF_ERROR(find_in_file(i, scores, limit, unit, filter, only, &in_files));
+    QUIRE_RETURN_IF_ERROR(find_in_file(i, scores, limit, unit, filter, only, terms, &in_files));
   struct Ranked {
     double score;
     const std::string* id;

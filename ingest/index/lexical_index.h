@@ -57,11 +57,14 @@ class LexicalIndex {
   /// namespace.
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
   using Ids = std::set<std::string>;
-  /// `only` names the documents that are looked at, without reading others (null: all). Errors: kIo
-  /// (a file cannot be read).
+  /// Of each list a document that passes the filter has at least one term of metadata
+  /// (filter_terms()).
+  using Terms = std::vector<std::vector<std::string>>;
+  /// `only` names the documents that are looked at, without reading others (null: all), and of
+  /// those on disk only such as have `terms` are read. Errors: kIo (a file cannot be read).
   Result<std::vector<ChunkHit>> search(const std::vector<std::string>& query, std::size_t limit,
                                        Unit unit, const Filter& filter = {},
-                                       const Ids* only = nullptr) const;
+                                       const Ids* only = nullptr, const Terms& terms = {}) const;
 
   /// Returns the version of an indexed document; 0: not indexed.
   std::uint64_t version(std::string_view id) const;
@@ -103,7 +106,8 @@ class LexicalIndex {
   void compact();
   Result<Scores> scores(const std::vector<std::string>& query) const;
   Status find_in_file(std::size_t file, const Scores& scores, std::size_t limit, Unit unit,
-                      const Filter& filter, const Ids* only, std::vector<Candidate>* found) const;
+                      const Filter& filter, const Ids* only, const Terms& terms,
+                      std::vector<Candidate>* found) const;
 
   Bm25 bm25_;
   std::map<std::string, Document, std::less<>> documents_;

@@ -318,7 +318,7 @@ Status RetrievalImpl::make_room() {
   for (auto at = largest.begin(); at != largest.end() && movable >= wanted; ++at, ++files) {
     const std::int64_t bytes = (*at)->spillable_bytes(), before = (*at)->disk_bytes();
     const std::int64_t least = files < kMostSmallFiles ? most / kSmallestPart : wanted;
-    // What is moved takes less on disk than in memory.
+    // What is moved takes less on disk than in memory, unless metadata have very many members.
     if ((moved > 0 && moved >= wanted) || bytes == 0 || bytes < least ||
         disk + bytes > options_.max_index_disk_bytes)
       break;
@@ -460,6 +460,9 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
                                 : request.k;
   const LexicalIndex::Filter filter = filtered ? LexicalIndex::Filter(wanted)
                                                : LexicalIndex::Filter();
+  LexicalIndex::Terms terms;
+  for (const MetadataCondition& condition : request.metadata)
+    if (auto one_of = filter_terms(condition); !one_of.empty()) terms.push_back(std::move(one_of));
   const std::shared_lock lock(index_mu_);
   const auto at = indexes_.find(ns);
   if (at == indexes_.end()) return std::vector<ChunkHit>();
@@ -470,7 +473,7 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
                            index.search(words, std::max(limit, kNamingResults),
                                         by_chunk ? LexicalIndex::Unit::kChunk
                                                  : LexicalIndex::Unit::kBestChunkOfDocument,
-                                        filter, only.empty() ? nullptr : &only));
+                                        filter, only.empty() ? nullptr : &only, terms));
     if (request.scorer == RetrieveScorer::kBm25) {
       QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request, rankings[0]));
       rankings[0].resize(std::min(rankings[0].size(), limit));

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/words.h"
+#include "cachestore/format/metadata.h"
 
 namespace quire {
 namespace {
@@ -204,6 +205,57 @@ TEST(LexicalIndex, AFolderThatCannotBeWrittenLeavesItUnchanged) {
   EXPECT_FALSE(index.spill("/does/not/exist").ok());
   EXPECT_EQ(names(*index.search({"red"}, 10, Unit::kChunk)), (Names{{"a", 0}}));
   EXPECT_GT(index.spillable_bytes(), 0);
+}
+
+TEST(LexicalIndex, OnDiskAFilterOnMetadataReadsOnlyWhatMayPassIt) {
+  LexicalIndex index;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string n = std::to_string(i);
+    index.put(document("d" + n, {"w" + std::to_string(i % 7) + " common"}, 1,
+                       R"({"lang":")" + std::string(i % 2 ? "en" : "de") + R"(","tags":[)" +
+                           std::to_string(i % 50) + R"(,"t"],"n":)" + n + "}"));
+    if (i == 400 || i == 900) {
+      ASSERT_TRUE(index.spill(::testing::TempDir()).ok());
+    }
+  }
+  ASSERT_TRUE(index.remove("d3"));
+  const auto condition = [](const std::string& key, std::vector<std::string> any_of) {
+    MetadataCondition c;
+    c.key = key;
+    c.any_of = std::move(any_of);
+    return c;
+  };
+  struct Case {
+    MetadataFilter metadata;
+    std::size_t most;  // of 901 documents on disk, how many are looked at
+  };
+  const std::vector<Case> cases = {
+      {{condition("n", {"3", "17", "450.0", "950"})}, 2},
+      {{condition("tags", {"7"})}, 18},
+      {{condition("tags", {"7"}), condition("lang", {"en"})}, 18},
+      {{condition("tags", {"7"}), condition("lang", {"de"})}, 0},
+      {{condition("lang", {"fr"})}, 0},
+      {{condition("tags", {"t"})}, 900},
+  };
+  for (const Case& c : cases) {
+    LexicalIndex::Terms terms;
+    for (const MetadataCondition& one : c.metadata) terms.push_back(filter_terms(one));
+    std::size_t looked_at = 0;
+    const LexicalIndex::Filter filter = [&](const std::string& id, const std::string& metadata) {
+      looked_at += std::stoi(id.substr(1)) <= 900;
+      return metadata_matches(metadata, c.metadata);
+    };
+    for (const Unit unit : {Unit::kChunk, Unit::kBestChunkOfDocument}) {
+      for (const std::vector<std::string>& query :
+           {std::vector<std::string>{"w3", "common"}, {"nothing"}}) {
+        const auto all = *index.search(query, 1000, unit, filter);
+        looked_at = 0;
+        const auto some = *index.search(query, 1000, unit, filter, nullptr, terms);
+        EXPECT_EQ(names(some), names(all));
+        EXPECT_LE(looked_at, c.most);
+      }
+    }
+  }
 }
 
 TEST(LexicalIndex, NamedDocumentsAreThoseThatAFilterOfTheirIdsLeaves) {
