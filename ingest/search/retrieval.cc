@@ -12,6 +12,7 @@
 #include <span>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/index.h"
 #include "base/log.h"
 #include "base/words.h"
@@ -117,6 +118,8 @@ class RetrievalImpl final : public Retrieval {
            const std::vector<std::string>& title);
   void drop(const DocumentName& name);
   Status make_room();
+  void note_refusal(const Status& refusal);
+  void note_success();
   void enter_again(const std::string& ns, LexicalIndex& index);
   std::map<std::string, double> named_by(std::string_view ns, std::span<const ChunkHit> hits,
                                          const TitleIndex& titles) const;
@@ -142,6 +145,8 @@ class RetrievalImpl final : public Retrieval {
   std::map<std::string, LexicalIndex, std::less<>> indexes_;  // guarded by index_mu_
   std::map<std::string, TitleIndex, std::less<>> titles_;     // guarded by index_mu_
   std::set<DocumentName> left_out_;                           // guarded by index_mu_
+  Status refusal_;                 // guarded by index_mu_: the disk's last one; OK: it takes all
+  Clock::time_point write_again_;  // guarded by index_mu_: not before, after a refusal
   /// Null: off. Called under index_mu_, never the other way round.
   std::unique_ptr<EmbeddingIndex> vectors_;
   std::thread thread_;
@@ -286,8 +291,11 @@ void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document,
   if (const Status room = make_room(); !room.ok()) {
     if (left_out_.empty()) {
       log_warning(
-          "the index for retrieval is full: further documents are not found; raise "
-          "retrieve.max_index_bytes or retrieve.max_index_disk_bytes and start again",
+          refusal_.ok()
+              ? "the index for retrieval is full: further documents are not found; raise "
+                "retrieve.max_index_bytes or retrieve.max_index_disk_bytes and start again"
+              : "a part of the index for retrieval cannot be written: further documents are not "
+                "found until it can be",
           {{"reason", room.to_string()}});
     }
     left_out_.insert(name);
@@ -310,6 +318,7 @@ Status RetrievalImpl::make_room() {
   }
   const std::int64_t most = options_.max_index_bytes, wanted = most / kMovedPart;
   if (most <= 0 || memory < most) return {};
+  if (!refusal_.ok() && Clock::now() < write_again_) return refusal_;
   std::vector<LexicalIndex*> largest;
   for (auto& [ns, index] : indexes_) largest.push_back(&index);
   std::ranges::sort(largest, std::greater(), &LexicalIndex::spillable_bytes);
@@ -323,9 +332,11 @@ Status RetrievalImpl::make_room() {
         disk + bytes > options_.max_index_disk_bytes)
       break;
     if (const Status s = (*at)->spill(store_.options().path); !s.ok()) {
+      note_refusal(s);
       if (moved == 0) return s;
       break;
     }
+    note_success();
     moved += bytes;
     disk += (*at)->disk_bytes() - before;
   }
@@ -334,6 +345,23 @@ Status RetrievalImpl::make_room() {
                              " on disk");
   log_info("a part of the index for retrieval lies on disk", {{"bytes", std::to_string(disk)}});
   return {};
+}
+
+/// index_mu_ is held.
+void RetrievalImpl::note_refusal(const Status& refusal) {
+  refusal_ = refusal;
+  write_again_ = Clock::now() + options_.refused_pause;
+}
+
+/// Has the documents that were left out after a refusal read again. index_mu_ is held.
+void RetrievalImpl::note_success() {
+  if (refusal_.ok()) return;
+  refusal_ = Status();
+  {
+    const std::lock_guard lock(changes_mu_);
+    changes_.insert(left_out_.begin(), left_out_.end());
+  }
+  wake_.notify_all();
 }
 
 /// Has the documents that are left in mostly empty files read again. index_mu_ is held.

@@ -1,6 +1,7 @@
 /// Finds ranked chunks or documents of a namespace for a question.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,6 +41,10 @@ struct RetrievalOptions {
   /// Limit of that part, which is outside of the store's budget and has no name. Documents past
   /// both limits are not found (RetrievalStats::left_out). 0: nothing lies on disk.
   std::int64_t max_index_disk_bytes = 4ll << 30;
+  /// After the disk has refused a part of the index, none is written for this time, because each
+  /// try writes all of it. Documents that find no room meanwhile are entered once the disk takes
+  /// one again.
+  std::chrono::milliseconds refused_pause{30'000};
   /// Language whose words are stemmed (base/stems.h), or `none`.
   std::string language = "english";
   std::optional<EmbeddingOptions> embeddings = {};  ///< none: RetrieveScorer::kBm25 only

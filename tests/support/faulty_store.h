@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,9 @@ class FaultyStore final : public Store {
   Status refuse_writes;
   /// The status that put_derived returns; OK forwards the call. Set it before the first.
   Status refuse_derived;
+  /// What options() returns; none: those of the inner store. A test changes it only while nothing
+  /// else uses the store.
+  std::optional<StoreOptions> other_options;
   /// Lets no caller find a segment that is there.
   std::atomic<bool> hide_segments{false};
   /// Runs before a segment is begun, on the writer's thread.
@@ -184,7 +188,9 @@ class FaultyStore final : public Store {
     return behind_->begin_segment(key, layout, bytes, tenant, fingerprint);
   }
 
-  const StoreOptions& options() const override { return behind_->options(); }
+  const StoreOptions& options() const override {
+    return other_options ? *other_options : behind_->options();
+  }
   Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text,
                                            std::span<const SegmentHandle> s,
                                            const CommitOptions& o) override {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire {
 namespace {
@@ -333,6 +334,47 @@ TEST_F(RetrievalTest, PastItsMemoryTheIndexLiesOnDiskAndFindsTheSame) {
   }
   EXPECT_EQ(find("common").size(), 50u);
   EXPECT_EQ(retrieval_->stats().documents, 50u);
+}
+
+/// Commits documents until one is left out, because nothing can be written. Then it can be.
+class RefusedRetrievalTest : public RetrievalTest {
+ protected:
+  void fill_until_refused(std::chrono::milliseconds pause) {
+    faulty_.other_options = store_->options();
+    faulty_.other_options->path = "/does/not/exist";
+    retrieval_ = create_retrieval({.max_index_bytes = 20'000, .refused_pause = pause}, faulty_,
+                                  nullptr);
+    retrieval_->start();
+    while (retrieval_->stats().left_out == 0) {
+      ASSERT_LT(documents_, 1000u);
+      add();
+    }
+    faulty_.other_options.reset();
+  }
+  void add() {
+    const std::string n = std::to_string(documents_++);
+    commit("d" + n, "word" + n + " common");
+    search(ask("common"));  // enters it
+  }
+  std::size_t documents_ = 0;
+  test::FaultyStore faulty_{store_};
+};
+
+TEST_F(RefusedRetrievalTest, TheIndexIsNotWrittenAtEveryDocumentAfterARefusal) {
+  fill_until_refused(std::chrono::hours(1));
+  add();
+  EXPECT_EQ(retrieval_->stats().left_out, 2u);
+  EXPECT_EQ(retrieval_->stats().disk_bytes, 0);
+  retrieval_->stop();
+}
+
+TEST_F(RefusedRetrievalTest, ThePauseAfterARefusalEndsAndEnters) {
+  fill_until_refused(std::chrono::milliseconds(0));
+  add();
+  EXPECT_EQ(search(ask("common", 1000)).size(), documents_);
+  EXPECT_EQ(retrieval_->stats().left_out, 0u);
+  EXPECT_GT(retrieval_->stats().disk_bytes, 0);
+  retrieval_->stop();
 }
 
 TEST_F(RetrievalTest, PastTheirMemoryManySmallNamespacesLieOnDisk) {
