@@ -71,7 +71,8 @@ class DocumentStream : public std::enable_shared_from_this<DocumentStream> {
   void run() {
     for (;;) {
       if (part_.empty() && !read_part()) return;
-      if (part_.empty()) return answer_ingest(call_, std::move(jobs_), {wait_ms_, single_, false});
+      if (part_.empty())
+        return answer_ingest(call_, std::move(jobs_), {wait_ms_, single_, false, {}});
       if (call_->exchange->client_gone()) return fail(make_problem("internal", "the client left"));
       if (!has_room()) return ask_again();
       auto job = call_->services.ingest->submit(call_->ns, std::exchange(part_, {}), options_);

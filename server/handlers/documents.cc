@@ -105,7 +105,9 @@ void submit_batches(std::shared_ptr<Call> call, std::vector<DocumentBatch> batch
                     std::int64_t wait_ms) {
   const bool single = batches.size() == 1 && !batches[0].options.in_batch;
   std::vector<JobSnapshot> jobs;
+  std::vector<std::size_t> places;
   for (DocumentBatch& batch : batches) {
+    places.insert(places.end(), batch.places.begin(), batch.places.end());
     auto job = call->services.ingest->submit(call->ns, std::move(batch.documents), batch.options);
     if (!job.ok()) {
       Problem p = ingest_problem(job.status());
@@ -115,7 +117,7 @@ void submit_batches(std::shared_ptr<Call> call, std::vector<DocumentBatch> batch
     observe_job(call->services, call->ns, job->id);
     jobs.push_back(std::move(*job));
   }
-  answer_ingest(std::move(call), std::move(jobs), {wait_ms, single, put});
+  answer_ingest(std::move(call), std::move(jobs), {wait_ms, single, put, std::move(places)});
 }
 
 void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {

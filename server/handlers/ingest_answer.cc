@@ -12,7 +12,7 @@ namespace quire {
 namespace {
 
 void reply_ingest(Call& call, const std::vector<JobSnapshot>& jobs, const IngestAnswer& how) {
-  const IngestOutcome outcome = join_jobs(jobs);
+  const IngestOutcome outcome = join_jobs(jobs, how.places);
   const auto& results = outcome.results;
   if (how.single && results.size() == 1 && results[0].result == ItemResult::kFailed &&
       results[0].error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +17,8 @@ struct IngestAnswer {
   std::int64_t wait_ms = 0;  ///< how long to wait for the jobs; 0: reply at once
   bool single = false;       ///< one document: if it failed, the call fails with its error
   bool put = false;          ///< a new document is 201
+  /// Of each document, job by job, its place in the call; empty: one after the other.
+  std::vector<std::size_t> places = {};
 };
 
 /// Records the job's duration once it ends, whether or not a client waits for it.

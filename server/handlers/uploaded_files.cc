@@ -83,11 +83,15 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
   std::vector<DocumentBatch> out(2);  // cut by tokens or as the caller says; at headings
   for (DocumentBatch& part : out) part.options = batch.options;
   if (!batch.chosen_strategy) out[1].options.chunking.strategy = ChunkStrategy::kMarkdown;
+  auto add = [place = std::size_t{0}](DocumentBatch& part, DocumentInput d) mutable {
+    part.documents.push_back(std::move(d));
+    part.places.push_back(place++);
+  };
   auto file = files.begin();
   for (std::size_t i = 0; i < batch.documents.size(); ++i) {
     DocumentInput& input = batch.documents[i];
     if (file == files.end() || file->index != i) {
-      out[0].documents.push_back(std::move(input));
+      add(out[0], std::move(input));
       continue;
     }
     problem = why_stop();
@@ -131,7 +135,7 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
       one.marks = std::move(d.marks);
       const bool at_headings = d.markdown && !batch.chosen_strategy &&
                                batch.options.chunking.overlap_tokens == 0;
-      out[at_headings].documents.push_back(std::move(one));
+      add(out[at_headings], std::move(one));
     }
     ++file;
   }

@@ -24,7 +24,8 @@ WhyStop when_left(std::shared_ptr<Call> call);
 /// one is given. Documents that are best cut at headings become a batch of their own unless the
 /// caller chose how to cut.
 ///
-/// Returns the batches in order; none is empty. It blocks for as long as the reader is allowed to
+/// Returns the batches, none of which is empty; DocumentBatch::places says how their documents were
+/// mixed in the call. It blocks for as long as the reader is allowed to
 /// take for each file, and asks `why_stop` before each. On a file that cannot be read it sets
 /// `problem` (a 4xx that names the file) and returns none.
 std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,

@@ -24,6 +24,8 @@ struct DocumentBatch {
   BatchOptions options;
   std::vector<UploadedFile> files;  ///< by index
   bool chosen_strategy = false;     ///< the caller says how texts are cut
+  /// Where the documents stand in the call, of which they are a part; empty: they are all of it.
+  std::vector<std::size_t> places = {};
 };
 
 /// Reads POST /v1/documents: one document object (with options among its members), or {"documents":

@@ -1,5 +1,6 @@
 #include "server/reply/job_reply.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
@@ -131,9 +132,9 @@ json::object job_json(const JobSnapshot& job) { return job_reply().json(job); }
 
 namespace {
 
-/// Returns a text that names a document by its place in its job, with the place in the call, which
-/// is so much further on.
-std::string with_place_in_call(std::string text, std::int64_t further) {
+/// Returns a text that names a document by its place in its job, with the place in the call.
+template <class InCall>
+std::string with_place_in_call(std::string text, const InCall& in_call) {
   constexpr std::string_view kOpen = "documents[";
   const std::size_t open = text.find(kOpen);
   if (open == std::string::npos) return text;
@@ -141,27 +142,35 @@ std::string with_place_in_call(std::string text, std::int64_t further) {
   std::int64_t place = 0;
   const char *begin = text.data() + at, *all = text.data() + text.size();
   const auto [end, error] = std::from_chars(begin, all, place);
-  if (error != std::errc() || end == all || *end != ']') return text;
-  return text.replace(at, to_size(end - begin), std::to_string(place + further));
+  if (error != std::errc() || end == all || *end != ']' || place < 0) return text;
+  return text.replace(at, to_size(end - begin), std::to_string(in_call(place)));
 }
 
 }  // namespace
 
-IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
+IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs,
+                        const std::vector<std::size_t>& places) {
   IngestOutcome all;
   static_cast<JobSnapshot&>(all) = jobs.at(0);
   all.job_ids.push_back(all.id);
   bool finished = all.finished(), every_result = true;
+  const auto put_in_call = [&](JobItem& item, std::int64_t first) {
+    const auto in_call = [&](std::int64_t place) {
+      const std::size_t n = to_size(first + place);
+      return static_cast<std::int32_t>(n < places.size() ? places[n] : n);
+    };
+    item.index = in_call(item.index);
+    if (!item.error) return;
+    item.error->param = with_place_in_call(std::move(item.error->param), in_call);
+    item.error->message = with_place_in_call(std::move(item.error->message), in_call);
+  };
+  for (JobItem& item : all.results) put_in_call(item, 0);
   for (std::size_t i = 1; i < jobs.size(); ++i) {
     const JobSnapshot& job = jobs[i];
     all.job_ids.push_back(job.id);
     every_result = every_result && !job.results.empty();
     for (JobItem item : job.results) {
-      item.index += static_cast<std::int32_t>(all.counts.total);
-      if (item.error) {
-        item.error->param = with_place_in_call(std::move(item.error->param), all.counts.total);
-        item.error->message = with_place_in_call(std::move(item.error->message), all.counts.total);
-      }
+      put_in_call(item, all.counts.total);
       all.results.push_back(std::move(item));
     }
     all.counts.total += job.counts.total;
@@ -176,6 +185,7 @@ IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
     if (job.status != all.status) all.status = finished ? JobStatus::kPartial : JobStatus::kRunning;
   }
   if (!every_result || all.results.size() > kMostResults) all.results.clear();
+  std::ranges::stable_sort(all.results, {}, &JobItem::index);
   return all;
 }
 

@@ -24,8 +24,11 @@ struct IngestOutcome : JobSnapshot {
 };
 /// A reply shows the results of at most this many documents; each job has its own.
 inline constexpr std::size_t kMostResults = 1024;
-/// Adds the jobs up, of which there must be at least one. `id` is that of the first.
-IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs);
+/// Adds the jobs up, of which there must be at least one. `id` is that of the first. `places` says
+/// of each document, job by job, where it stood in the call; empty: one after the other. Results
+/// are in the order of the call.
+IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs,
+                        const std::vector<std::size_t>& places = {});
 /// The reply of POST /v1/documents.
 const Reply<IngestOutcome>& ingest_reply();
 boost::json::object ingest_json(const IngestOutcome& outcome);

@@ -249,6 +249,9 @@ TEST_F(ApiTest, FormsTakeFilesOfManyFormats) {
       (QUIRE_PDF ? part("report.pdf", seed("reader_pdf/plain.pdf")) : ""));
   EXPECT_EQ(r.status, 200) << r.body;
   EXPECT_EQ(int_at(parse(r.body), "counts.completed"), QUIRE_PDF ? 4 : 3) << r.body;
+  EXPECT_EQ(text_at(parse(r.body), "results.0.id"), "web:page.html") << "in the order of the form";
+  EXPECT_EQ(text_at(parse(r.body), "results.1.id"), "plan.md");
+  EXPECT_EQ(text_at(parse(r.body), "results.2.id"), "latin.txt");
   EXPECT_NE(content("web:page.html").find("Body text."), std::string::npos);
   EXPECT_EQ(content("web:page.html").find("no()"), std::string::npos);
   const auto page = service->json("GET", "/v1/documents/web:page.html");

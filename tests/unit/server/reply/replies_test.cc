@@ -252,5 +252,29 @@ TEST(IngestReply, ErrorsNameDocumentsByTheirPlaceInTheCall) {
   EXPECT_EQ(all.results[3].error, second.results[0].error);
 }
 
+TEST(IngestReply, ResultsAreInTheOrderOfTheCall) {
+  JobSnapshot texts, headings;
+  texts.counts.total = headings.counts.total = 2;
+  for (JobSnapshot* job : {&texts, &headings}) {
+    job->results.resize(2);
+    job->results[1].index = 1;
+  }
+  texts.results[0].id = "b";
+  texts.results[1].id = "d";
+  texts.results[1].error = ItemError{"empty_document", "documents[1] is empty", "documents[1]"};
+  headings.results[0].id = "a";
+  headings.results[1].id = "c";
+  headings.results[0].error = ItemError{"empty_document", "is empty", "documents[0].text"};
+  const IngestOutcome all = join_jobs({texts, headings}, {1, 3, 0, 2});
+  ASSERT_EQ(all.results.size(), 4u);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(all.results[static_cast<std::size_t>(i)].id, std::string(1, "abcd"[i]));
+    EXPECT_EQ(all.results[static_cast<std::size_t>(i)].index, i);
+  }
+  EXPECT_EQ(all.results[3].error->param, "documents[3]");
+  EXPECT_EQ(all.results[3].error->message, "documents[3] is empty");
+  EXPECT_EQ(all.results[0].error->param, "documents[0].text");
+}
+
 }  // namespace
 }  // namespace quire
