@@ -5,7 +5,7 @@
 #include <exception>
 #include <iterator>
 #include <new>
-#include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/index.h"
@@ -109,9 +109,10 @@ void DocumentTask::begin_ingest() {
   chunks_ = std::move(*chunks);
   if (const Status s = check_quota(); !s.ok())
     return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
-  if (const Status s = choose_related(text_.text, chunking_); !s.ok())
-    return fail(s.with_context("related chunks could not be read"), path(""));
-  if (work_.cancelled.stop_requested()) return end_cancelled();
+  see_related(text_.text, chunking_, &DocumentTask::ingest_behind_related);
+}
+
+void DocumentTask::ingest_behind_related() {
   if (same_but_related_ && sees_what_it_saw()) {
     DocumentInput described;
     described.title = title_;
@@ -226,8 +227,51 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   return true;
 }
 
+/// Chooses what the chunks see of other texts and goes on with `next`, later where the index of
+/// words is not complete yet. `text` must live until then.
+void DocumentTask::see_related(std::string_view text, const ChunkingOptions& options, Step next) {
+  if (work_.cancelled.stop_requested()) return end_cancelled();
+  const Status chosen = choose_related(text, options);
+  if (chosen.code() == Code::kUnavailable) {
+    if (!index_until_) index_until_ = Clock::now() + kIndexWait;
+    if (Clock::now() < *index_until_) return wait_for_index(text, options, next);
+  } else if (!chosen.ok()) {
+    return fail(chosen.with_context("related chunks could not be read"),
+                work_.type == JobType::kWarm ? "id" : path(""));
+  }
+  // Others may have its room by now, and then it looks again once there is some.
+  if (aside_ && !context_.table.take_back()) return wait_for_index(text, options, next);
+  aside_ = false;
+  if (!chosen.ok()) {
+    log_warning(
+        "a document sees no related chunks, because the index is not complete; post it again",
+        {{"namespace", work_.ns}, {"document_id", work_.item.view.id}});
+  }
+  (this->*next)();
+}
+
+/// Holds neither a thread nor the room of a document in flight meanwhile.
+void DocumentTask::wait_for_index(std::string_view text, const ChunkingOptions& options,
+                                  Step next) {
+  if (!aside_ && context_.table.set_aside()) {
+    aside_ = true;
+    context_.pump();
+  }
+  const bool posted = context_.pool.post_after(
+      kIndexPause, [self = shared_from_this(), text, options, next] {
+        self->guarded([&] { self->see_related(text, options, next); });
+      });
+  if (!posted) end_cancelled();
+}
+
+/// An item that ends or is put back counts as one in flight.
+void DocumentTask::come_back() {
+  if (std::exchange(aside_, false)) context_.table.take_back_to_end();
+}
+
 /// Chooses what the chunks see of other texts, which may take the room that the largest chunk and
-/// what is before it leave in the window.
+/// what is before it leave in the window. Errors: kUnavailable (the index is not complete; only the
+/// lead-in is chosen), those of reading it.
 Status DocumentTask::choose_related(std::string_view text, const ChunkingOptions& options) {
   related_.clear();
   const bool warm = work_.type == JobType::kWarm;
@@ -255,24 +299,10 @@ Status DocumentTask::choose_related(std::string_view text, const ChunkingOptions
   const RelatedChunks related(
       context_.store, context_.options.find_chunks,
       [](const DocumentManifest& m) { return kv_policy(m) != KvPolicy::kTextOnly; });
-  const auto until = Clock::now() + kIndexWait;
-  while (!work_.cancelled.stop_requested()) {
-    auto chosen = related.choose(document, text, chunks_.size(),
-                                 std::min<std::int64_t>(room, options.related_tokens));
-    if (chosen.ok()) {
-      std::ranges::move(*chosen, std::back_inserter(related_));
-      return {};
-    }
-    if (chosen.code() != Code::kUnavailable) return chosen.status();
-    if (Clock::now() >= until) {
-      log_warning(
-          "a document sees no related chunks, because the index is not complete; post it "
-          "again",
-          {{"namespace", work_.ns}, {"document_id", document.id}});
-      return {};
-    }
-    std::this_thread::sleep_for(kIndexPause);
-  }
+  QUIRE_ASSIGN_OR_RETURN(auto chosen,
+                         related.choose(document, text, chunks_.size(),
+                                        std::min<std::int64_t>(room, options.related_tokens)));
+  std::ranges::move(chosen, std::back_inserter(related_));
   return {};
 }
 
@@ -368,9 +398,12 @@ void DocumentTask::begin_warm() {
   chunks_ = std::move(*chunks);
   ChunkingOptions seen;
   set_what_is_seen(*existing_, seen);
-  if (const Status s = choose_related(*text, seen); !s.ok())
-    return fail(s.with_context("related chunks could not be read"), "id");
-  if (work_.cancelled.stop_requested()) return end_cancelled();
+  warm_text_ = std::move(*text);
+  see_related(warm_text_, seen, &DocumentTask::warm_behind_related);
+}
+
+void DocumentTask::warm_behind_related() {
+  std::string().swap(warm_text_);
   for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
   prefill_all();
 }
@@ -704,6 +737,7 @@ void DocumentTask::wait_for_start(const Status& status) {
 
 void DocumentTask::try_again() {
   ended_ = true;
+  come_back();
   for (ChunkWork& c : todo_) c.result.reset();
   pin_ = PinGate::Grant();
   room_ = NamespaceRoom::Grant();
@@ -775,6 +809,7 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
 
 void DocumentTask::end_cancelled() {
   ended_ = true;
+  come_back();
   // The item continues at the next start.
   if (context_.table.stopping() && context_.table.requeue(work_)) return;
   end({ItemResult::kCancelled, DocumentStatus::kFailed, 0, 0, 0, 0, std::nullopt});
@@ -782,6 +817,7 @@ void DocumentTask::end_cancelled() {
 
 void DocumentTask::end(ItemOutcome outcome) {
   ended_ = true;
+  come_back();
   // Uncommitted segments are released before readers learn that the item has ended.
   for (ChunkWork& c : todo_) c.result.reset();
   pin_ = PinGate::Grant();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "ingest/document/chunker.h"
@@ -51,6 +52,12 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   void guarded(const std::function<void()>& step);
   void begin_ingest();
   void begin_warm();
+  using Step = void (DocumentTask::*)();
+  void see_related(std::string_view text, const ChunkingOptions& options, Step next);
+  void wait_for_index(std::string_view text, const ChunkingOptions& options, Step next);
+  void come_back();
+  void ingest_behind_related();
+  void warm_behind_related();
   Status choose_related(std::string_view text, const ChunkingOptions& options);
   bool sees_what_it_saw();
   std::vector<std::int32_t> left_of(std::size_t chunk) const;
@@ -95,6 +102,9 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   bool same_but_related_ = false;  // the stored version is the same unless its related chunks are
   std::vector<Chunk> chunks_;
   std::vector<RelatedChunk> related_;
+  std::optional<Clock::time_point> index_until_;  // when waiting for the index of words ends
+  bool aside_ = false;                            // it waits, and others have its room
+  std::string warm_text_;        // of a document that is made anew, until it has its related chunks
   std::vector<ChunkWork> todo_;  // chunks to prefill
   PinGate::Grant pin_;           // held until the document is committed
   NamespaceRoom::Grant room_;    // held until the document is committed

@@ -11,6 +11,8 @@ namespace quire {
 namespace {
 
 constexpr std::chrono::seconds kRequeuePause{1};
+/// Documents that wait while others have their room: each holds its text.
+constexpr std::size_t kMostAside = 16;
 
 }  // namespace
 
@@ -143,7 +145,7 @@ std::optional<Work> JobTable::next() {
   if (shared_ != nullptr && !synced_) return std::nullopt;
   if (std::chrono::steady_clock::now() < none_before_) return std::nullopt;
   if (stopping_ || halted_ ||
-      in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
+      in_flight_ - aside_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
   if (queue_.empty()) return std::nullopt;
   const ItemRef first = queue_.extract(queue_.begin()).mapped();
@@ -253,6 +255,27 @@ bool JobTable::requeue(const Work& work) {
   }
   changed_.notify_all();
   return true;
+}
+
+bool JobTable::set_aside() {
+  const std::lock_guard lock(mu_);
+  if (aside_ >= kMostAside) return false;
+  ++aside_;
+  return true;
+}
+
+bool JobTable::take_back() {
+  const std::lock_guard lock(mu_);
+  if (!stopping_ &&
+      in_flight_ - aside_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
+    return false;
+  --aside_;
+  return true;
+}
+
+void JobTable::take_back_to_end() {
+  const std::lock_guard lock(mu_);
+  --aside_;
 }
 
 void JobTable::halt() {

@@ -97,6 +97,12 @@ class JobTable final : public JobBoard {
   /// Puts the item back for the next start, at a stop, or for later while the shared catalog is
   /// away. Returns false if it was cancelled in the meantime; the caller then calls finish().
   bool requeue(const Work& work);
+  /// Has an item that waits leave its room to others. Returns false if many do so already.
+  bool set_aside();
+  /// Ends that, if the limit of work in flight allows or at a stop. Returns false: not yet.
+  bool take_back();
+  /// Ends that for an item that is about to end.
+  void take_back_to_end();
   /// Makes next() return none until the next start: nothing can be computed any more.
   void halt();
   /// Returns what ties the commit of a document to its item; none without shared jobs.
@@ -264,6 +270,7 @@ class JobTable final : public JobBoard {
   std::size_t queued_items_ = 0;
   std::uint64_t queued_bytes_ = 0;
   std::size_t in_flight_ = 0;
+  std::size_t aside_ = 0;              // of those in flight
   std::deque<std::string> unspilled_;  // finished jobs whose results are in memory
   std::string last_id_;
   bool stopping_ = true, notifier_stop_ = false;

@@ -19,6 +19,14 @@ bool TaskPool::post(std::function<void()> task) {
   return true;
 }
 
+bool TaskPool::post_after(std::chrono::milliseconds delay, std::function<void()> task) {
+  const std::lock_guard lock(mu_);
+  if (stopping_) return false;
+  later_.emplace(Clock::now() + delay, std::move(task));
+  wake_.notify_one();  // it waits for the first of them from now on
+  return true;
+}
+
 void TaskPool::stop() {
   {
     const std::lock_guard lock(mu_);
@@ -30,11 +38,26 @@ void TaskPool::stop() {
   }
 }
 
+/// mu_ is held.
+void TaskPool::queue_what_is_due() {
+  const Clock::time_point now = Clock::now();
+  while (!later_.empty() && (stopping_ || later_.begin()->first <= now)) {
+    tasks_.push_back(std::move(later_.begin()->second));
+    later_.erase(later_.begin());
+    wake_.notify_one();
+  }
+}
+
 void TaskPool::loop() {
   std::unique_lock lock(mu_);
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
+    queue_what_is_due();
+    if (tasks_.empty()) {
+      if (stopping_) return;
+      later_.empty() ? wake_.wait(lock)
+                     : static_cast<void>(wake_.wait_until(lock, later_.begin()->first));
+      continue;
+    }
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();

@@ -32,6 +32,10 @@ class RelatedChunksTest : public IngestTest {
     const std::lock_guard lock(mu_);
     found_ = std::move(found);
   }
+  std::size_t asked() {
+    const std::lock_guard lock(mu_);
+    return asked_.size();
+  }
   static BatchOptions behind(std::int32_t tokens) {
     BatchOptions o;
     o.chunking.related_tokens = tokens;
@@ -276,6 +280,52 @@ TEST_F(RelatedChunksTest, AnIndexThatIsNotCompleteIsWaitedFor) {
     unavailable_ = 3;
   }
   put(one(doc("c", "A lake.")), behind(500));
+  expect_behind("c", ids_of("a"));
+}
+
+TEST_F(RelatedChunksTest, WhoWaitsForTheIndexHoldsUpNoOther) {
+  service_->stop();
+  options_.num_workers = options_.max_documents_in_flight = 1;
+  make_service();
+  put(one(doc("a", "The lake is deep.")));
+  find({{"a", 0}});
+  const auto complete = [this](bool is) {
+    const std::lock_guard lock(mu_);
+    unavailable_ = is ? 0 : 1'000'000;
+  };
+  complete(false);
+  const auto c = service_->submit("default", one(doc("c", "A lake.")), behind(500));
+  const auto d = service_->submit("default", one(doc("d", "A cold lake.")), behind(500));
+  ASSERT_OK(c);
+  ASSERT_OK(d);
+  EXPECT_EQ(result(put(one(doc("x", "A hill.")))), "created");
+  EXPECT_FALSE(service_->jobs().job("default", c->id)->finished());
+  EXPECT_FALSE(service_->jobs().job("default", d->id)->finished());
+  EXPECT_OK(service_->jobs().cancel_job("default", d->id));
+  EXPECT_EQ(wait(d).status, JobStatus::kCancelled);
+  complete(true);
+  EXPECT_EQ(result(wait(c)), "created");
+  expect_behind("c", ids_of("a"));
+  EXPECT_EQ(service_->stats().documents_in_flight, 0);
+}
+
+TEST_F(RelatedChunksTest, AStopEndsTheWaitForTheIndexAndTheNextStartGoesOn) {
+  put(one(doc("a", "The lake is deep.")));
+  find({{"a", 0}});
+  {
+    const std::lock_guard lock(mu_);
+    unavailable_ = 1'000'000;
+  }
+  const auto c = service_->submit("default", one(doc("c", "A lake.")), behind(500));
+  ASSERT_OK(c);
+  while (asked() == 0) std::this_thread::yield();
+  service_->stop();
+  {
+    const std::lock_guard lock(mu_);
+    unavailable_ = 0;
+  }
+  make_service();
+  EXPECT_EQ(result(wait(c)), "created");
   expect_behind("c", ids_of("a"));
 }
 
