@@ -542,6 +542,8 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
   Passage p;
   p.document_id = hit.id;
   p.title = head->title;
+  p.content_hash = head->content_hash;
+  p.chunking = head->chunking;
   p.metadata_json = head->metadata_json.empty() ? "{}" : head->metadata_json;
   p.chunk = hit.chunk;
   p.score = hit.score;

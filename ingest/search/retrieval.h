@@ -70,6 +70,8 @@ struct RetrieveRequest {
 
 struct Passage {
   std::string document_id, title, metadata_json;
+  /// Of the version that was searched. Where both are equal, chunks have the same numbers.
+  std::string content_hash, chunking;
   std::int32_t chunk = 0;            ///< for kDocument, the chunk with the best score
   std::string text;                  ///< text of the chunk or the whole document
   std::uint64_t start = 0, end = 0;  ///< code points of the document's text

@@ -10,6 +10,10 @@
 namespace quire {
 namespace {
 
+bool is_of(const RankedChunk& chunk, const QueryDocument& document) {
+  return chunk.content_hash == document.content_hash && chunk.chunking == document.chunking;
+}
+
 /// Marks the contexts that stay, as long as there is room.
 class Chooser {
  public:
@@ -27,6 +31,7 @@ class Chooser {
     const auto d = by_id_.find(chunk.document_id);
     if (d == by_id_.end()) return contexts_.size();
     const QueryDocument& document = documents_[d->second];
+    if (!is_of(chunk, document)) return contexts_.size();
     for (std::size_t i = 0; i < document.num_contexts; ++i)
       if (contexts_[document.first_context + i].chunk == chunk.chunk)
         return document.first_context + i;
@@ -101,6 +106,32 @@ void filter(const std::vector<bool>& keep, std::vector<QueryContext>& contexts,
 }
 
 }  // namespace
+
+void replace_outdated(std::span<const QueryDocument> documents, const RankChunks& rank,
+                      std::vector<RankedChunk>& ranked) {
+  const auto is_outdated = [&](const RankedChunk& chunk) {
+    const auto d = std::ranges::find(documents, chunk.document_id, &QueryDocument::id);
+    return d != documents.end() && !is_of(chunk, *d);
+  };
+  std::vector<std::string> ids;
+  for (const RankedChunk& chunk : ranked) {
+    if (is_outdated(chunk) && std::ranges::find(ids, chunk.document_id) == ids.end())
+      ids.push_back(chunk.document_id);
+  }
+  if (ids.empty()) return;
+  std::vector<RankedChunk> now = rank(ids), left;
+  for (RankedChunk& chunk : ranked) {
+    if (!is_outdated(chunk)) {
+      left.push_back(std::move(chunk));
+      continue;
+    }
+    const auto next = std::ranges::find(now, chunk.document_id, &RankedChunk::document_id);
+    if (next == now.end()) continue;
+    left.push_back(std::move(*next));
+    now.erase(next);
+  }
+  ranked = std::move(left);
+}
 
 void keep_chunks(std::span<const RankedChunk> ranked, const ChunkLimits& limits,
                  std::vector<QueryContext>& contexts, std::vector<QueryDocument>& documents) {

@@ -123,6 +123,13 @@ void fit_chunks(Generation& g, QueryRequest& q,
     limits.neighbours = static_cast<std::int32_t>(
         g.body.retrieve->neighbours.value_or(bare ? 0 : 1));
     if (bare) limits.whole_document_tokens = 0;
+    // A document may have got another version while the query waited for it.
+    replace_outdated(
+        documents,
+        [&g](const std::vector<std::string>& ids) {
+          return rank_chunks(*g.call, question_text(g.body), ids);
+        },
+        g.chosen.chunks);
     return keep_chunks(g.chosen.chunks, limits, q.contexts, documents);
   }
   std::vector<std::string> ids;

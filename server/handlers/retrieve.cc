@@ -123,7 +123,7 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
     if (!by_documents && texts.size() == most) break;
     texts.insert(p.text);
     if (!known) out.documents.push_back({p.document_id, p.score});
-    if (!whole) out.chunks.push_back({p.document_id, p.chunk});
+    if (!whole) out.chunks.push_back({p.document_id, p.chunk, p.content_hash, p.chunking});
   }
   return std::nullopt;
 }
@@ -149,7 +149,8 @@ std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
   if (!ranked.ok()) log_warning("chunks are not ranked anew", {{"reason", ranked.to_string()}});
   std::unordered_set<std::string_view> texts;
   for (const Passage& p : found->passages)
-    if (p.score > 0 && texts.insert(p.text).second) out.push_back({p.document_id, p.chunk});
+    if (p.score > 0 && texts.insert(p.text).second)
+      out.push_back({p.document_id, p.chunk, p.content_hash, p.chunking});
   return out;
 }
 

@@ -223,6 +223,16 @@ TEST_F(RetrievalTest, DocumentsAreFoundOnceWithTheirWholeText) {
   EXPECT_EQ(found[0].end, 11u);
 }
 
+TEST_F(RetrievalTest, APassageNamesTheVersionWhoseChunkItIs) {
+  start();
+  commit("a", "red|blue");
+  EXPECT_EQ(search(ask("blue", 1)).at(0).content_hash, "sha256:red|blue");
+  commit("a", "blue|red");
+  const Passage now = search(ask("blue", 1)).at(0);
+  EXPECT_EQ(now.content_hash, "sha256:blue|red");
+  EXPECT_EQ(now.chunk, 0);
+}
+
 TEST_F(RetrievalTest, KeepsToIdsMetadataAndNamespace) {
   start();
   commit("a", "red one", R"({"year":2025,"kind":"x"})");

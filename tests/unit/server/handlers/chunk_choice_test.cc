@@ -56,6 +56,33 @@ TEST_F(ChunkChoiceTest, FoundChunksStayInTheOrderOfTheText) {
   EXPECT_EQ(documents[0].all_chunks, 4u);
 }
 
+TEST_F(ChunkChoiceTest, ChunksOfAnotherVersionCountAsNotFound) {
+  add("a", {100, 100, 100});
+  documents[0].content_hash = "sha256:new";
+  documents[0].chunking = "tokens 100";
+  const std::string same = documents[0].content_hash, cut = documents[0].chunking;
+  EXPECT_EQ(keep({{"a", 0, "sha256:old", cut}, {"a", 1, same, "tokens 50"}, {"a", 2, same, cut}}),
+            "a:2");
+}
+
+TEST_F(ChunkChoiceTest, ChunksOfAnotherVersionGiveWayToAsManyOfThePrompts) {
+  add("a", {100, 100, 100});
+  add("b", {100, 100});
+  documents[0].content_hash = "new";
+  std::vector<RankedChunk> ranked = {{"a", 7, "old"}, {"b", 1}, {"a", 6, "old"}, {"c", 0, "old"}};
+  std::vector<std::string> asked;
+  const RankChunks rank = [&](const std::vector<std::string>& ids) {
+    asked = ids;
+    return std::vector<RankedChunk>{{"a", 2, "new"}, {"a", 0, "new"}, {"a", 1, "new"}};
+  };
+  replace_outdated(documents, rank, ranked);
+  EXPECT_EQ(asked, std::vector<std::string>{"a"}) << "c is not in the prompt";
+  EXPECT_EQ(keep(ranked), "a:0 a:2 b:1");
+  asked.clear();
+  replace_outdated(documents, rank, ranked);
+  EXPECT_TRUE(asked.empty()) << "nothing has changed";
+}
+
 TEST_F(ChunkChoiceTest, TheBestFitFirstAndASmallerOneMayFollow) {
   add("a", {400, 400, 150, 400});
   limits.tokens = 600;
