@@ -536,7 +536,7 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
   const auto head = store_.get_document(ns, hit.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   if (!same(head)) return std::optional<Passage>();
-  const auto text = store_.get_text(ns, hit.id);
+  auto text = store_.get_text(ns, hit.id);
   if (!same(store_.get_document_head(ns, hit.id))) return std::optional<Passage>();
   if (!text.ok()) return text.status();
   Passage p;
@@ -553,11 +553,12 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
     begin = std::min<std::size_t>(c.byte_begin, end);
     end = std::clamp<std::size_t>(c.byte_end, begin, end);
   }
-  p.text = text->substr(begin, end - begin);
   CodePointCounter counter(*text);
   p.start = counter.at(begin);
   p.end = counter.at(end);
   p.place = place_of(head->marks, begin, end);
+  // A whole document may be long.
+  p.text = end - begin == text->size() ? std::move(*text) : text->substr(begin, end - begin);
   return std::optional<Passage>(std::move(p));
 }
 

@@ -173,8 +173,12 @@ void retrieve(std::shared_ptr<Call> call) {
   std::optional<std::uint64_t> pending;
   if (found->scorer != RetrieveScorer::kBm25)
     pending = call->services.retrieval->stats().embeddings->pending;
-  call->reply_json(
-      200, retrieve_reply().json({found->passages, found->scorer, pending, found->reranker}));
+  HttpResponse reply;
+  reply.status = 200;
+  reply.content_type = "application/json";
+  reply.body = take_retrieve_text(found->passages,
+                                  {found->passages, found->scorer, pending, found->reranker});
+  call->reply(std::move(reply));
 }
 
 }  // namespace handlers

@@ -1,6 +1,10 @@
 #include "server/reply/retrieve_reply.h"
 
+#include <boost/json/serialize.hpp>
+#include <utility>
+
 #include "server/json/retrieve_codec.h"
+#include "server/json/text.h"
 #include "server/reply/document_reply.h"
 
 namespace quire {
@@ -48,6 +52,47 @@ const Reply<RankedPassages>& retrieve_reply() {
         [](const P& p) { return unless_empty(p.reranker); },
         "The cross-encoder that ranked the best of them anew; their scores are its own, 0 to 1"}});
   return reply;
+}
+
+namespace {
+
+constexpr std::size_t kWrittenAtOnce = 64 << 10;  // of a text
+constexpr std::string_view kEmptyText = R"("text":"")", kEmptyData = R"("data":[])";
+
+/// Appends what a JSON string of the text holds between its quotes.
+void append_escaped(std::string_view text, std::string& out) {
+  for (std::size_t at = 0; at < text.size(); at += kWrittenAtOnce) {
+    const std::string piece = json::serialize(text.substr(at, kWrittenAtOnce));
+    out.append(piece, 1, piece.size() - 2);
+  }
+}
+
+/// Splits JSON in front of the last character of `empty`, which stands there before any member of a
+/// caller: a quote within a text has a backslash before it.
+std::pair<std::string_view, std::string_view> split_at(std::string_view whole,
+                                                       std::string_view empty) {
+  const std::size_t at = whole.find(empty) + empty.size() - 1;
+  return {whole.substr(0, at), whole.substr(at)};
+}
+
+}  // namespace
+
+std::string take_retrieve_text(std::vector<Passage>& passages, const RankedPassages& reply) {
+  const std::vector<Passage> none;
+  const std::string whole = to_text(
+      retrieve_reply().json({none, reply.scorer, reply.pending_documents, reply.reranker}));
+  const auto [head, tail] = split_at(whole, kEmptyData);
+  std::string out(head);
+  for (Passage& p : passages) {
+    if (&p != &passages.front()) out.push_back(',');
+    const std::string text = std::exchange(p.text, std::string());
+    const std::string rest = to_text(passage_reply().json(p));
+    const auto [before, behind] = split_at(rest, kEmptyText);
+    out.append(before);
+    append_escaped(text, out);
+    out.append(behind);
+  }
+  return out.append(tail);
 }
 
 const Reply<RankedText>& ranked_text_reply() {

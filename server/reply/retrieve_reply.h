@@ -23,6 +23,9 @@ struct RankedPassages {
 };
 const Reply<Passage>& passage_reply();
 const Reply<RankedPassages>& retrieve_reply();
+/// Returns the text of retrieve_reply() for these passages, whose texts it takes: each goes once it
+/// is written, so that whole documents are held once. `reply` says the rest.
+std::string take_retrieve_text(std::vector<Passage>& passages, const RankedPassages& reply);
 
 struct RankedText {
   std::size_t index = 0;  ///< in the request

@@ -252,6 +252,26 @@ TEST(IngestReply, ErrorsNameDocumentsByTheirPlaceInTheCall) {
   EXPECT_EQ(all.results[3].error, second.results[0].error);
 }
 
+TEST(RetrieveReply, TheTextOfPassagesIsThatOfTheTableAndTakesThem) {
+  std::vector<Passage> passages = values::passages();
+  passages.push_back(passages.front());
+  Passage& odd = passages.back();
+  odd.document_id = odd.title = R"("text":"")";
+  odd.metadata_json = R"({"text":"","data":[]})";
+  odd.text = std::string("\"quoted\" \n\t\x01 \xC3\xA9 ");
+  while (odd.text.size() < 200'000) odd.text += odd.text + "\xE4\xB8\xAD";
+  for (const std::string reranker : {"", R"("data":[])"}) {
+    const RankedPassages reply{passages, RetrieveScorer::kHybrid, 3, reranker};
+    const std::string expected = to_text(retrieve_reply().json(reply));
+    std::vector<Passage> taken = passages;
+    EXPECT_EQ(take_retrieve_text(taken, reply), expected);
+    for (const Passage& p : taken) EXPECT_LT(p.text.capacity(), 64u);
+  }
+  std::vector<Passage> none;
+  const RankedPassages reply{none};
+  EXPECT_EQ(take_retrieve_text(none, reply), to_text(retrieve_reply().json(reply)));
+}
+
 TEST(IngestReply, ResultsAreInTheOrderOfTheCall) {
   JobSnapshot texts, headings;
   texts.counts.total = headings.counts.total = 2;
