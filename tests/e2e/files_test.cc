@@ -305,6 +305,15 @@ TEST(FilesRestart, ACancelledBatchStaysCancelled) {
   const auto counted = service.json("GET", base);
   EXPECT_EQ(int_at(counted, "file_counts.in_progress"), 1);
   EXPECT_EQ(text_at(counted, "status"), "in_progress");
+  const auto waiting = service.json("GET", base + "/files?filter=in_progress");
+  EXPECT_EQ(text_at(waiting, "data.0.id"), "long");
+  EXPECT_EQ(text_at(waiting, "data.0.status"), "in_progress");
+  EXPECT_FALSE(at(waiting, "has_more").as_bool());
+  EXPECT_TRUE(
+      at(service.json("GET", base + "/files?filter=in_progress&order=asc&after=long"), "data")
+          .as_array()
+          .empty());
+  EXPECT_TRUE(at(service.json("GET", base + "/files?filter=completed"), "data").as_array().empty());
   const auto cancelled = service.json("POST", path + "/cancel", {}, {}, &status);
   ASSERT_EQ(status, 200);
   EXPECT_EQ(text_at(cancelled, "status"), "cancelled") << json::serialize(cancelled);
@@ -312,6 +321,8 @@ TEST(FilesRestart, ACancelledBatchStaysCancelled) {
   service.kill();
   service.start(folder.path() / "store");
   EXPECT_EQ(text_at(service.json("GET", path), "status"), "cancelled");
+  EXPECT_TRUE(
+      at(service.json("GET", base + "/files?filter=in_progress"), "data").as_array().empty());
   EXPECT_EQ(int_at(service.json("GET", base), "file_counts.total"), 0);
   EXPECT_EQ(service.stop(), 0);
 }

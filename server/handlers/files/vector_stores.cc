@@ -56,13 +56,59 @@ Status each_file(Services& services, const std::string& ns, const std::string& s
   }
 }
 
+/// Returns the files that batches have yet to attach, each once and ordered. Some may be in the
+/// vector store already.
+std::vector<std::string> waiting_files(Call& call, const VectorStore& s) {
+  std::vector<std::string> out = call.services.file_batches->waiting(call.ns, s.id, s.batches);
+  std::ranges::sort(out);
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+/// Returns a page of the files that are on their way into a vector store: documents of it that are
+/// being cached for the first time, and what batches have yet to attach.
+Result<DocumentListPage> files_in_progress(Call& call, const VectorStore& store,
+                                           DocumentListOptions options) {
+  DocumentCatalog& documents = call.services.ingest->documents();
+  const auto before = [&](const std::string& a, const std::string& b) {
+    return options.descending ? a > b : a < b;
+  };
+  std::map<std::string, DocumentInfo, decltype(before)> found(before);
+  bool more = false;
+  using enum DocumentStatus;
+  for (const DocumentStatus status : {kQueued, kTokenizing, kPrefilling, kStoring}) {
+    options.filter.status = status;
+    QUIRE_ASSIGN_OR_RETURN(DocumentListPage page, documents.list(call.ns, options));
+    more = more || page.has_more;
+    for (DocumentInfo& d : page.documents) found.insert_or_assign(d.id, std::move(d));
+  }
+  std::vector<std::string> waiting = waiting_files(call, store);
+  if (options.descending) std::ranges::reverse(waiting);
+  std::size_t taken = 0;
+  for (const std::string& id : waiting) {
+    if (found.contains(id) || (!options.after.empty() && !before(options.after, id))) continue;
+    // More of them than the page takes cannot be on it.
+    if (++taken > options.limit + 1) break;
+    auto d = documents.get(call.ns, id);
+    if (d.ok()) found.emplace(id, std::move(*d));  // else it is deleted, and will fail
+  }
+  DocumentListPage out;
+  for (auto& [id, d] : found) {
+    if (out.documents.size() == options.limit) {
+      more = true;
+      break;
+    }
+    out.documents.push_back(std::move(d));
+  }
+  out.has_more = more;
+  return out;
+}
+
 /// Fails the call and returns no value where the documents cannot be counted.
 std::optional<json::object> store_json(Call& call, const VectorStore& s) {
   std::uint64_t bytes = 0, completed = 0, failed = 0, in_progress = 0;
   // A batch may attach a document that is in the vector store already.
-  std::vector<std::string> waiting = call.services.file_batches->waiting(call.ns, s.id, s.batches);
-  std::ranges::sort(waiting);
-  waiting.erase(std::unique(waiting.begin(), waiting.end()), waiting.end());
+  const std::vector<std::string> waiting = waiting_files(call, s);
   in_progress = waiting.size();
   const Status counted = each_file(call.services, call.ns, s.id, [&](const DocumentInfo& d) {
     bytes += d.bytes;
@@ -366,24 +412,36 @@ void list_vector_store_files(std::shared_ptr<Call> call) {
   options.descending = list->descending;
   options.with_cache = false;
   options.filter.metadata = files_of_vector_store(store->id);
-  bool none = false;  // only documents that are ready can be attached
-  if (const auto* filter = call->request().param("filter")) {
-    none = *filter == "in_progress" || *filter == "failed" || *filter == "cancelled";
-    if (!none && *filter != "completed")
-      return call->fail(make_problem("invalid_value",
-                                     "filter is '" + filter->substr(0, 64) +
-                                         "'; use in_progress, completed, failed or cancelled",
-                                     "filter"));
+  const auto* filter = call->request().param("filter");
+  const bool in_progress = filter && *filter == "in_progress";
+  const bool none = filter && *filter == "cancelled";  // what was not attached is no file of it
+  if (filter && *filter == "completed") {
+    options.filter.status = DocumentStatus::kReady;
+  } else if (filter && *filter == "failed") {
+    options.filter.status = DocumentStatus::kFailed;
+  } else if (filter && !in_progress && !none) {
+    return call->fail(make_problem("invalid_value",
+                                   "filter is '" + filter->substr(0, 64) +
+                                       "'; use in_progress, completed, failed or cancelled",
+                                   "filter"));
   }
   DocumentListPage page;
   if (!none) {
-    auto found = call->services.ingest->documents().list(call->ns, options);
+    auto found = in_progress ? files_in_progress(*call, *store, options)
+                             : call->services.ingest->documents().list(call->ns, options);
     if (!found.ok()) return call->fail(ingest_problem(found.status()));
     page = std::move(*found);
   }
   json::array data;
-  for (const DocumentInfo& d : page.documents)
-    data.push_back(file_of_store_json(call->services, d, store->id));
+  for (const DocumentInfo& d : page.documents) {
+    json::object file = file_of_store_json(call->services, d, store->id);
+    // A document that a batch has yet to attach may be ready, or have failed before.
+    if (in_progress) {
+      file["status"] = "in_progress";
+      file["last_error"] = nullptr;
+    }
+    data.push_back(std::move(file));
+  }
   call->reply_json(200, list_json(std::move(data), page.has_more));
 }
 
