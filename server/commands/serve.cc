@@ -474,8 +474,28 @@ int cannot_start(const Config::Log& log, const Status& why) {
   return 1;
 }
 
-/// Checks what the settings ask of files that are read in a moment: tokenizer, prompt format and
-/// encoders. A model that is still to be fetched is left out. `model` is its path.
+/// Checks what the settings ask of the draft, of which only the configuration is read.
+Status check_draft(const EngineOptions& options) {
+  if (options.draft_path.empty()) {
+    return options.draft_document_kv
+               ? Status::invalid("model.draft_document_kv",
+                                 "needs a draft: set model.draft_path, or switch it off")
+               : Status();
+  }
+  const auto draft = load_model_config(options.draft_path);
+  if (!draft.ok())
+    return Status::invalid(
+        "model.draft_path",
+        "the draft in " + options.draft_path + " cannot be used: " + draft.status().to_string());
+  if (options.draft_layers <= draft->num_layers) return {};
+  return Status::invalid("model.draft_layers", "is " + std::to_string(options.draft_layers) +
+                                                   ", and the draft in " + options.draft_path +
+                                                   " has " + std::to_string(draft->num_layers) +
+                                                   " layers; use at most so many, or 0 for all");
+}
+
+/// Checks what the settings ask of files that are read in a moment: tokenizer, prompt format, draft
+/// and encoders. A model that is still to be fetched is left out. `model` is its path.
 Status check_small_files(const Config& c, const std::string& model) {
   std::error_code ec;
   if (std::filesystem::exists(model, ec)) {
@@ -485,6 +505,7 @@ Status check_small_files(const Config& c, const std::string& model) {
         PromptFormat::load(model, std::shared_ptr<const Tokenizer>(std::move(tokenizer)),
                            {.format = options.prompt_format, .wording = options.prompt_wording})
             .status());
+    QUIRE_RETURN_IF_ERROR(check_draft(options));
   }
   QUIRE_RETURN_IF_ERROR(load_encoder(c).status());
   return load_reranker(c).status();

@@ -527,5 +527,25 @@ TEST(Cli, CudaIsRefusedWithTheFixWhereNoGpuComputes) {
             2);
 }
 
+TEST(Cli, CheckConfigReadsHowManyLayersTheDraftHas) {
+  const std::string model = std::string(QUIRE_SOURCE_DIR) + "/models/demo";  // of six layers
+  const auto check = [&](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {QUIRE_BINARY, "serve", "--check-config", "-m", model});
+    return run_process(settings);
+  };
+  const std::string draft = "--model.draft_path=" + model;
+  EXPECT_EQ(check({draft, "--model.draft_layers=6"}).exit_code, 0);
+  auto r = check({draft, "--model.draft_layers=7"});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("model.draft_layers: is 7"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("has 6 layers"), std::string::npos) << r.err;
+  r = check({"--model.draft_path=/does/not/exist"});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("model.draft_path"), std::string::npos) << r.err;
+  r = check({"--model.draft_path=none", "--model.draft_document_kv=true"});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("model.draft_document_kv"), std::string::npos) << r.err;
+}
+
 }  // namespace
 }  // namespace quire::testing
