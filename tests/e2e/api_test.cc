@@ -298,6 +298,20 @@ TEST_F(ApiTest, FormsTakeFilesOfManyFormats) {
       << "a file that cannot be read refuses the whole call";
 }
 
+TEST_F(ApiTest, EveryOptionOfAStrategyIsDocumented) {
+  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/docs/strategies.md");
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const auto info = service->json("GET", "/v1/info");
+  const auto strategies = at(info, "strategy_details").as_array();
+  EXPECT_FALSE(strategies.empty());
+  for (const auto& strategy : strategies) {
+    for (const auto& [name, _] : at(strategy, "options").as_object()) {
+      EXPECT_NE(text.find("`" + std::string(name)), std::string::npos)
+          << text_at(strategy, "name") << " takes " << name;
+    }
+  }
+}
+
 TEST_F(ApiTest, OtherBodiesThanJson) {
   auto r = service->call("POST", "/v1/documents?wait=true&id=plain&title=Plain", "Just text.", {},
                          "text/plain");
