@@ -105,6 +105,7 @@ class RetrievalImpl final : public Retrieval {
   void stop() override;
   bool ready() const override { return ready_; }
   RetrievalStats stats() const override;
+  std::uint64_t changes(std::string_view ns) const override;
   RetrieveScorer default_scorer() const override { return options_.scorer; }
   Result<std::vector<Passage>> search(std::string_view ns, const RetrieveRequest& request) override;
 
@@ -136,9 +137,10 @@ class RetrievalImpl final : public Retrieval {
   Store& store_;
   std::atomic<bool> ready_{false}, stopped_{false};
 
-  std::mutex changes_mu_;
+  mutable std::mutex changes_mu_;
   std::condition_variable wake_;
-  std::set<DocumentName> changes_;  // guarded by changes_mu_
+  std::set<DocumentName> changes_;                                 // guarded by changes_mu_
+  std::map<std::string, std::uint64_t, std::less<>> num_changes_;  // guarded by changes_mu_; by ns
 
   std::mutex apply_mu_;  // held while changes are read and entered, by one thread at a time
   mutable std::shared_mutex index_mu_;
@@ -177,9 +179,16 @@ void RetrievalImpl::changed(std::string_view ns, std::string_view id) {
   {
     const std::lock_guard lock(changes_mu_);
     changes_.emplace(ns, id);
+    ++num_changes_[std::string(ns)];
   }
   wake_.notify_all();
   if (vectors_) vectors_->changed(ns, id);
+}
+
+std::uint64_t RetrievalImpl::changes(std::string_view ns) const {
+  const std::lock_guard lock(changes_mu_);
+  const auto at = num_changes_.find(ns);
+  return at == num_changes_.end() ? 0 : at->second;
 }
 
 void RetrievalImpl::work() {

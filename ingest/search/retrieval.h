@@ -94,9 +94,9 @@ struct RetrievalStats {
 /// With embeddings, EmbeddingIndex does the same for vectors, but later: a document is found by its
 /// words at once, and by its meaning once it is embedded.
 ///
-/// Threads: every method from any thread. All but ready() and stats() may wait on disk, and
-/// search() with embeddings for the vector of the question. It has one thread, with embeddings two.
-/// The store must outlive it.
+/// Threads: every method from any thread. All but ready(), stats() and changes() may wait on disk,
+/// and search() with embeddings for the vector of the question. It has one thread, with embeddings
+/// two. The store must outlive it.
 class Retrieval {
  public:
   virtual ~Retrieval() = default;  ///< after stop()
@@ -107,6 +107,9 @@ class Retrieval {
   virtual void stop() = 0;
   virtual bool ready() const = 0;
   virtual RetrievalStats stats() const = 0;
+  /// Returns how many changes of the namespace's documents the watcher has heard of. It grows
+  /// before the maker of a change hears of its end. (no disk)
+  virtual std::uint64_t changes(std::string_view ns) const = 0;
   /// Returns what RetrieveScorer::kAuto means.
   virtual RetrieveScorer default_scorer() const = 0;
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "server/vector_stores/file_batch_codec.h"
+#include "server/vector_stores/file_counts.h"
 
 namespace quire {
 
@@ -65,6 +66,9 @@ class FileBatches {
   std::vector<std::string> waiting(const std::string& ns, const std::string& store_id,
                                    const std::vector<std::string>& ids);
 
+  /// Counts of vector stores' files that were made lately.
+  FileCountCache& counts() { return counts_; }
+
   static constexpr std::size_t kMostOfAStore = 100;  ///< beyond it the oldest ended one goes
 
  private:
@@ -96,6 +100,7 @@ class FileBatches {
 
   Services& services_;
   const std::chrono::milliseconds take_over_after_;
+  FileCountCache counts_;
   mutable std::mutex mu_;
   std::condition_variable idle_;
   std::map<Key, std::shared_ptr<Run>> runs_;  // guarded by mu_; not ended

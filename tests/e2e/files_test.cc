@@ -2,6 +2,7 @@
 #include <boost/json/serialize.hpp>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "tests/support/service_process.h"
 
@@ -110,6 +111,31 @@ TEST_F(FilesTest, VectorStoresBelongToTheirNamespaceAndComeInPages) {
   EXPECT_EQ(text_at(changed, "name"), "uno");
   EXPECT_EQ(text_at(send("GET", "vector_stores/" + ids[0]), "metadata.a"), "b");
   for (const std::string& id : ids) (void)send("DELETE", "vector_stores/" + id);
+}
+
+TEST_F(FilesTest, CountsOfVectorStoresFollowEveryChange) {
+  const std::string store = new_store(R"({"name":"counted"})");
+  const auto counted = [&] {
+    const auto list = send("GET", "vector_stores?limit=1");
+    EXPECT_EQ(text_at(list, "data.0.id"), store);
+    return std::pair(int_at(list, "data.0.file_counts.completed"),
+                     int_at(list, "data.0.usage_bytes"));
+  };
+  EXPECT_EQ(counted().first, 0);
+  const std::string a = upload("a.txt", "A lighthouse."), b = upload("b.txt", "A hill.");
+  for (const std::string& id : {a, b})
+    (void)send("POST", "vector_stores/" + store + "/files", R"({"file_id":")" + id + "\"}");
+  const auto both = counted();
+  EXPECT_EQ(both.first, 2);
+  EXPECT_EQ(both.second, 20);
+  EXPECT_EQ(counted(), both) << "nothing has changed";
+  (void)send("DELETE", "vector_stores/" + store + "/files/" + a);
+  EXPECT_EQ(counted().first, 1);
+  (void)send("PATCH", "documents/" + a, R"({"metadata":{"vector_stores":[")" + store + "\"]}}");
+  EXPECT_EQ(counted().first, 2) << "as its metadata say";
+  (void)send("DELETE", "files/" + b);
+  EXPECT_EQ(counted().second, 13);
+  (void)send("DELETE", "vector_stores/" + store);
 }
 
 /// Asks for a batch until it has ended, and returns it.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <cstdint>
 #include <map>
 #include <utility>
 
@@ -104,35 +105,56 @@ Result<DocumentListPage> files_in_progress(Call& call, const VectorStore& store,
   return out;
 }
 
+/// Counts the files of a vector store, or returns what was counted before, where nothing is under
+/// way and no document of the namespace has changed since.
+Result<FileCounts> count_files(Call& call, const VectorStore& s) {
+  Services& services = call.services;
+  FileCountCache& cache = services.file_batches->counts();
+  const std::uint64_t changes = services.retrieval ? services.retrieval->changes(call.ns) : 0;
+  const std::vector<std::string> waiting = waiting_files(call, s);
+  bool settled = services.retrieval && waiting.empty();
+  if (settled) {
+    QUIRE_ASSIGN_OR_RETURN(const DocumentCounts all, services.ingest->documents().counts(call.ns));
+    settled = all.in_progress == 0;
+  }
+  if (settled) {
+    if (const auto known = cache.find(call.ns, s.id, changes, unix_ms_now())) return *known;
+  }
+  FileCounts n;
+  // A batch may attach a document that is in the vector store already.
+  n.in_progress = waiting.size();
+  QUIRE_RETURN_IF_ERROR(each_file(services, call.ns, s.id, [&](const DocumentInfo& d) {
+    n.bytes += d.bytes;
+    if (d.expires_at_ms) n.until_ms = std::min(n.until_ms.value_or(INT64_MAX), *d.expires_at_ms);
+    if (std::ranges::binary_search(waiting, d.id)) return Status();
+    ++(d.progress ? n.in_progress : d.status == DocumentStatus::kFailed ? n.failed : n.completed);
+    return Status();
+  }));
+  if (settled) cache.keep(call.ns, s.id, changes, n);
+  return n;
+}
+
 /// Fails the call and returns no value where the documents cannot be counted.
 std::optional<json::object> store_json(Call& call, const VectorStore& s) {
-  std::uint64_t bytes = 0, completed = 0, failed = 0, in_progress = 0;
-  // A batch may attach a document that is in the vector store already.
-  const std::vector<std::string> waiting = waiting_files(call, s);
-  in_progress = waiting.size();
-  const Status counted = each_file(call.services, call.ns, s.id, [&](const DocumentInfo& d) {
-    bytes += d.bytes;
-    if (std::ranges::binary_search(waiting, d.id)) return Status();
-    ++(d.progress ? in_progress : d.status == DocumentStatus::kFailed ? failed : completed);
-    return Status();
-  });
+  const auto counted = count_files(call, s);
   if (!counted.ok()) {
-    call.fail(ingest_problem(counted));
+    call.fail(ingest_problem(counted.status()));
     return std::nullopt;
   }
+  const FileCounts& n = *counted;
   json::object out{{"id", s.id},
                    {"object", "vector_store"},
                    {"created_at", s.created_ms / 1000},
                    {"name", s.name},
                    {"description", s.description},
-                   {"usage_bytes", bytes},
+                   {"usage_bytes", n.bytes},
                    {"file_counts",
-                    {{"in_progress", in_progress},
-                     {"completed", completed},
-                     {"failed", failed},
+                    {{"in_progress", n.in_progress},
+                     {"completed", n.completed},
+                     {"failed", n.failed},
                      {"cancelled", 0},
-                     {"total", completed + failed + in_progress}}},
-                   {"status", in_progress > 0 ? "in_progress" : "completed"},
+                     {"total", n.completed + n.failed + n.in_progress}}},
+                   {"status", n.in_progress > 0 ? "in_progress" : "completed"},
                    {"expires_after", nullptr},
                    {"expires_at", nullptr},
                    {"last_active_at", nullptr},
