@@ -312,7 +312,8 @@ Result<std::shared_ptr<const RedisCluster::Topology>> RedisCluster::topology(Dea
   }
   for (const RemoteHost& host : server_.hosts)
     if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
-  std::ranges::stable_partition(hosts, [&](const RemoteHost& h) { return !silent.contains(h); });
+  std::stable_partition(hosts.begin(), hosts.end(),
+                        [&](const RemoteHost& h) { return !silent.contains(h); });
   // Time is left for the old one, of which less is expected where one of its nodes is silent.
   const auto until = old ? now + (deadline - now) / (silent.empty() ? 4 : 2) : deadline;
   auto learned = learn_from_any(hosts, until);

@@ -335,6 +335,7 @@ void RemoteCache::remove(const SegmentInfo& segment, std::function<bool()> is_wa
                 .name = name_of(segment.key, segment.fingerprint, segment.tenant),
                 .tenant = segment.tenant,
                 .is_wanted = std::move(is_wanted)};
+  const std::string name = removal.name;
   bool lost = false, first = false;
   {
     const std::lock_guard lock(mu_);
@@ -354,7 +355,7 @@ void RemoteCache::remove(const SegmentInfo& segment, std::function<bool()> is_wa
   ++dropped_;
   if (first)
     log_warning("KV of deleted documents stays in the shared tiers, as too many deletions wait",
-                {{"segment", removal.name}});
+                {{"segment", name}});
 }
 
 void RemoteCache::take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done,
