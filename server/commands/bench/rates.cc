@@ -507,7 +507,8 @@ void add_bench_rates_command(CLI::App& bench, CommandRun& run) {
     std::ranges::sort(flags->words);
     std::ranges::sort(flags->answers);
     std::ranges::sort(flags->pauses);
-    flags->pauses.erase(std::ranges::unique(flags->pauses).begin(), flags->pauses.end());
+    flags->pauses.erase(std::unique(flags->pauses.begin(), flags->pauses.end()),
+                        flags->pauses.end());
     run = [flags] { return bench_rates(*flags); };
   });
 }
