@@ -1,5 +1,4 @@
 // Replies of Redis: any bytes, cut anywhere, give the same replies or a refusal.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "cachestore/redis/redis_reply.h"
+#include "tests/support/harness/cut_source.h"
 
 namespace {
 
@@ -47,19 +47,7 @@ Seen stream(std::string_view bytes, std::size_t step, bool place) {
   Seen seen;
   quire::RedisReplyStream replies;
   std::string placed;
-  bool none = false;  // every other time no bytes have come yet
-  const auto read = [&](std::span<char> to, std::span<char> then) -> quire::Result<std::size_t> {
-    if (none = !none; none) return std::size_t{0};
-    if (bytes.empty()) return quire::Status::unavailable("the end");
-    std::size_t n = bytes.copy(to.data(), std::min(step, to.size()));
-    bytes.remove_prefix(n);
-    if (n == to.size()) {
-      const std::size_t behind = bytes.copy(then.data(), std::min(step - n, then.size()));
-      bytes.remove_prefix(behind);
-      n += behind;
-    }
-    return n;
-  };
+  const auto read = quire::test::cut_source(bytes, step);
   const auto put = [&](std::size_t size) -> std::span<std::byte> {
     if (size > kMostPlaced) return {};
     placed.assign(size, '\0');

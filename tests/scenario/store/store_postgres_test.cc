@@ -78,6 +78,21 @@ class StorePostgres : public ::testing::Test {
   std::unique_ptr<PostgresProcess> server;
 };
 
+/// Runs statements over a connection of its own.
+class Session {
+ public:
+  explicit Session(const PostgresProcess& server) : connection_(server.connect()) {}
+  Status operator()(std::string_view sql) {
+    QUIRE_RETURN_IF_ERROR(connection_.status());
+    std::vector<PostgresRows> rows;
+    const PostgresStatement statement{{}, sql, {}};
+    return (*connection_)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
+  }
+
+ private:
+  Result<std::unique_ptr<PostgresConnection>> connection_;
+};
+
 TEST_F(StorePostgres, ReplicasSeeEachOthersPostsPatchesPinsTtlsAndDeletes) {
   Replica a(server->url()), b(server->url());
   ASSERT_OK(a.status);
@@ -543,13 +558,7 @@ TEST_F(StorePostgres, JobsOfAReplicaThatIsNotHeardOfAreTakenOnceByTheOthers) {
 TEST_F(StorePostgres, AJobThatTakesLongToAddKeepsNoSignOfLifeWaiting) {
   const Jobs a(server->url());
   a.make("job_1");
-  auto slow = server->connect();
-  ASSERT_OK(slow);
-  std::vector<PostgresRows> rows;
-  const auto send = [&](std::string_view sql) {
-    const PostgresStatement statement{{}, sql, {}};
-    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
-  };
+  Session send(*server);
   // Its part does not get through, as where the network is slow.
   ASSERT_OK(send("BEGIN"));
   ASSERT_OK(send("INSERT INTO quire_job_parts VALUES ('job_2', 'text/1', '')"));
@@ -634,13 +643,7 @@ TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {
   const Jobs a(server->url());
   a.make("job_1");
   // A change that has seen that nothing bars the document, and does not end yet.
-  auto slow = server->connect();
-  ASSERT_OK(slow);
-  std::vector<PostgresRows> rows;
-  const auto send = [&](std::string_view sql) {
-    const PostgresStatement statement{{}, sql, {}};
-    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
-  };
+  Session send(*server);
   const std::string lock = "SELECT number FROM quire_shards WHERE shard = " +
                            std::to_string(catalog_shard("default", "d")) + " FOR UPDATE";
   ASSERT_OK(send("BEGIN"));
@@ -657,13 +660,7 @@ TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {
 }
 
 TEST_F(StorePostgres, ARoleWithAnotherIsolationMeetsChangesOfOthersAsEver) {
-  auto slow = server->connect();
-  ASSERT_OK(slow);
-  std::vector<PostgresRows> rows;
-  const auto send = [&](std::string_view sql) {
-    const PostgresStatement statement{{}, sql, {}};
-    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
-  };
+  Session send(*server);
   ASSERT_OK(send("ALTER ROLE quire SET default_transaction_isolation = 'serializable'"));
   const Jobs a(server->url());
   ASSERT_OK(a.catalog->records().put("r", "first", 0));

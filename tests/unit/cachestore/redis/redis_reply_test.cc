@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <span>
 
+#include "tests/support/harness/cut_source.h"
 #include "tests/support/status_matchers.h"
 
 namespace quire {
@@ -53,23 +53,6 @@ TEST(RedisReply, BytesThatAreNoReplyAreRefusedForGood) {
   }
 }
 
-/// Reads these bytes, so many at a time; every other time none have come yet.
-RedisReplyStream::ReadSome source(std::string_view& bytes, std::size_t step) {
-  return [&bytes, step, none = false](std::span<char> to,
-                                      std::span<char> then) mutable -> Result<std::size_t> {
-    if (none = !none; none) return std::size_t{0};
-    if (bytes.empty()) return Status::unavailable("the end");
-    std::size_t n = bytes.copy(to.data(), std::min(step, to.size()));
-    bytes.remove_prefix(n);
-    if (n == to.size()) {
-      const std::size_t behind = bytes.copy(then.data(), std::min(step - n, then.size()));
-      bytes.remove_prefix(behind);
-      n += behind;
-    }
-    return n;
-  };
-}
-
 /// Asks for the next reply until it has come.
 Result<RedisReply> receive(RedisReplyStream& stream, const RedisReplyStream::ReadSome& read,
                            const RedisReplyStream::PlaceString& place = {}) {
@@ -87,7 +70,7 @@ TEST(RedisReplyStream, AStringGoesWhereItBelongsHoweverItIsCut) {
   for (const std::size_t step : {std::size_t{1}, std::size_t{3}, std::size_t{1000}, all.size()}) {
     SCOPED_TRACE(step);
     std::string_view bytes = all;
-    const auto read = source(bytes, step);
+    const auto read = test::cut_source(bytes, step);
     RedisReplyStream stream;
     std::string to;
     std::vector<std::size_t> asked;
@@ -124,7 +107,7 @@ TEST(RedisReplyStream, WithoutAPlaceOrOneOfAnotherSizeTheReplyHasTheText) {
   for (const auto& place : places) {
     std::string_view bytes = "$4\r\nabcd\r\n";
     RedisReplyStream stream;
-    const auto reply = receive(stream, source(bytes, 5), place);
+    const auto reply = receive(stream, test::cut_source(bytes, 5), place);
     ASSERT_OK(reply);
     EXPECT_FALSE(reply->placed);
     EXPECT_EQ(reply->text, "abcd");
@@ -142,7 +125,8 @@ TEST(RedisReplyStream, BytesThatAreNoReplyAreRefused) {
         std::string("*-7\r\n"), std::string("$x\r\nabcd\r\n"), std::string(70'000, '+')}) {
     std::string_view bytes = bad;
     RedisReplyStream stream;
-    EXPECT_EQ(receive(stream, source(bytes, 7), place).code(), Code::kIo) << bad.substr(0, 30);
+    EXPECT_EQ(receive(stream, test::cut_source(bytes, 7), place).code(), Code::kIo)
+        << bad.substr(0, 30);
   }
 }
 
