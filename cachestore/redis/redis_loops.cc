@@ -51,9 +51,9 @@ class RedisLoops::Loop {
   explicit Loop(const std::atomic<bool>& stopping)
       : stopping_(stopping),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, bell_.get(), &event) != 0)
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0)
       throw std::system_error(errno, std::generic_category(), "epoll_ctl");
     thread_ = std::thread([this] { run(); });
   }
@@ -62,7 +62,7 @@ class RedisLoops::Loop {
       const std::lock_guard lock(mu_);
       ends_ = true;
     }
-    ring();
+    wake();
     thread_.join();
   }
   Loop(const Loop&) = delete;
@@ -76,7 +76,7 @@ class RedisLoops::Loop {
     std::unique_lock lock(mu_);
     new_.push_back(&job);
     lock.unlock();
-    ring();
+    wake();
     lock.lock();
     job.changed.wait(lock, [&] { return job.ended; });
     --load_;
@@ -97,10 +97,10 @@ class RedisLoops::Loop {
     std::exception_ptr thrown{};
   };
 
-  void ring() const {
+  void wake() const {
     const std::uint64_t one = 1;
-    // It fails only where the bell has been rung very often already.
-    [[maybe_unused]] const ssize_t ignored = ::write(bell_.get(), &one, sizeof one);
+    // It fails only where the counter is full, and the loop wakes then, too.
+    [[maybe_unused]] const ssize_t ignored = ::write(wakeup_.get(), &one, sizeof one);
   }
 
   void run() {
@@ -154,8 +154,8 @@ class RedisLoops::Loop {
         job->ready = true;
         continue;
       }
-      std::uint64_t rung = 0;
-      [[maybe_unused]] const ssize_t ignored = ::read(bell_.get(), &rung, sizeof rung);
+      std::uint64_t count = 0;
+      [[maybe_unused]] const ssize_t ignored = ::read(wakeup_.get(), &count, sizeof count);
     }
     return n > 0;
   }
@@ -196,7 +196,7 @@ class RedisLoops::Loop {
   }
 
   const std::atomic<bool>& stopping_;
-  const Descriptor epoll_, bell_;
+  const Descriptor epoll_, wakeup_;
   std::atomic<std::size_t> load_{0};  // calls under way
   std::mutex mu_;
   std::vector<Job*> new_;  // guarded by mu_

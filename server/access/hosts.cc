@@ -43,7 +43,7 @@ bool is_own_origin(std::string_view origin, std::string_view host_header,
       allowed, [&](const std::string& name) { return name == "*" || host_name(name) == own; });
 }
 
-bool is_sent_unasked(std::string_view media_type) {
+bool is_cors_safelisted(std::string_view media_type) {
   return media_type.empty() || media_type == "text/plain" || media_type == "multipart/form-data" ||
          media_type == "application/x-www-form-urlencoded";
 }

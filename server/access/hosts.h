@@ -22,8 +22,8 @@ bool host_allowed(std::string_view host_header, std::string_view bound,
 bool is_own_origin(std::string_view origin, std::string_view host_header,
                    const std::vector<std::string>& allowed);
 
-/// Returns whether a browser sends a POST with a body of this media type (without parameters, in
-/// lower case; empty: none) to another site without asking that one first.
-bool is_sent_unasked(std::string_view media_type);
+/// Returns whether a body of this media type (without parameters, in lower case; empty: none) is
+/// CORS-safelisted: a browser then sends it to another site without a preflight request.
+bool is_cors_safelisted(std::string_view media_type);
 
 }  // namespace quire

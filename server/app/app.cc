@@ -168,7 +168,7 @@ std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& req
 std::optional<HttpResponse> App::check_origin(Call& call, const HttpRequest& request) {
   const auto* origin = request.headers.find("origin");
   if (!origin || request.method != "POST" || !call.keys->is_open() || !call.cors_origin.empty() ||
-      !is_sent_unasked(request.media_type()) ||
+      !is_cors_safelisted(request.media_type()) ||
       is_own_origin(*origin, request.headers.get("host"), services_.config()->server.allowed_hosts))
     return std::nullopt;
   return refuse(call, make_problem("origin_not_allowed",
