@@ -1,5 +1,5 @@
-/// The filters, tests, methods and functions a template may use: what transformers offers, less
-/// what reaches outside the template.
+/// The methods and functions a template may use: what transformers offers, less what reaches
+/// outside the template.
 #pragma once
 
 #include <string_view>
@@ -9,11 +9,6 @@
 #include "engine/jinja/value.h"
 
 namespace quire::jinja {
-
-bool is_filter(std::string_view name);
-bool is_test(std::string_view name);
-Value apply_filter(Interpreter& run, std::string_view name, const Value& subject, Arguments& args);
-bool apply_test(Interpreter& run, std::string_view name, const Value& subject, Arguments& args);
 
 /// Methods of str, list and dict. The ones that change their object do not exist, as in the
 /// sandbox of transformers.

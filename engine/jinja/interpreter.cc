@@ -6,6 +6,8 @@
 
 #include "base/index.h"
 #include "engine/jinja/builtins.h"
+#include "engine/jinja/filters.h"
+#include "engine/jinja/value_tests.h"
 
 namespace quire::jinja {
 namespace {

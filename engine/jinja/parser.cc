@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "engine/jinja/builtins.h"
+#include "engine/jinja/filters.h"
 #include "engine/jinja/lexer.h"
+#include "engine/jinja/value_tests.h"
 
 namespace quire::jinja {
 namespace {
