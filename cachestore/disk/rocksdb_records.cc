@@ -1,0 +1,457 @@
+#include "cachestore/disk/rocksdb_records.h"
+
+#include <rocksdb/listener.h>
+#include <rocksdb/metadata.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "cachestore/disk/log_order.h"
+#include "cachestore/disk/rocksdb_layout1.h"
+
+#if defined(__SANITIZE_THREAD__)
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
+#endif
+
+namespace quire::rocksdb_internal {
+namespace {
+
+/// Hides RocksDB's synchronization from the thread sanitizer, which RocksDB is not built for.
+class ForeignSection {
+ public:
+#if defined(__SANITIZE_THREAD__)
+  ForeignSection() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~ForeignSection() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+#else
+  ForeignSection() {}  // not defaulted, to avoid an unused-variable warning
+#endif
+  ForeignSection(const ForeignSection&) = delete;
+  ForeignSection& operator=(const ForeignSection&) = delete;
+};
+
+using ::rocksdb::Slice;
+
+enum Cf : std::size_t { kDefaultCf = 0, kCatalogCf, kJobsCf, kMetaCf, kExtentsCf, kNumCfs };
+constexpr std::array<const char*, kNumCfs> kCfNames = {"default", "catalog", "jobs", "meta",
+                                                       "extents"};
+constexpr std::array<Cf, 4> kRecordCfs = {kCatalogCf, kJobsCf, kMetaCf, kExtentsCf};
+
+Cf family_cf(Family f) {
+  return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf;
+}
+constexpr int kNumFamilies = 3;
+Slice slice(std::string_view s) { return {s.data(), s.size()}; }
+std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
+
+std::int64_t system_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
+}
+
+/// Returns whether a folder has files of a database besides CURRENT.
+bool holds_record(const std::string& db) {
+  std::error_code ec;
+  for (const auto& e : std::filesystem::directory_iterator(db, ec)) {
+    const std::string name = e.path().filename().string();
+    if (name.starts_with("MANIFEST-") || name.ends_with(".sst") || name.ends_with(".log"))
+      return true;
+  }
+  return false;
+}
+
+/// Returns the segment of a placement's key.
+std::optional<SegmentId> segment_of(std::string_view key) {
+  if (key.size() != 8) return std::nullopt;
+  SegmentId id = 0;
+  for (const char c : key) id = (id << 8) | static_cast<unsigned char>(c);
+  return id;
+}
+
+/// Returns the number in a slot of a family, as WriteLedger::SlotReader does.
+std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* handle,
+                          std::size_t slot) {
+  std::string value;
+  const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
+  return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
+}
+
+}  // namespace
+
+std::string placement_key(SegmentId id) {
+  std::string key;
+  for (int i = 7; i >= 0; --i) key += static_cast<char>(id >> (8 * i));
+  return key;
+}
+
+/// Remembers the size of the records' files, which costs a look at each of them, until RocksDB
+/// adds or removes one.
+class RecordDatabase::RecordFiles final : public ::rocksdb::EventListener {
+ public:
+  void OnFlushCompleted(::rocksdb::DB*, const ::rocksdb::FlushJobInfo&) override { ++changes_; }
+  void OnCompactionCompleted(::rocksdb::DB*, const ::rocksdb::CompactionJobInfo&) override {
+    ++changes_;
+  }
+  void OnTableFileCreated(const ::rocksdb::TableFileCreationInfo&) override { ++changes_; }
+  void OnTableFileDeleted(const ::rocksdb::TableFileDeletionInfo&) override { ++changes_; }
+  void OnMemTableSealed(const ::rocksdb::MemTableInfo&) override { ++changes_; }
+  /// RocksDB itself would look for free space every five seconds, and refuse Resume() meanwhile.
+  void OnErrorRecoveryBegin(::rocksdb::BackgroundErrorReason, ::rocksdb::Status,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+    failed_ = true;
+  }
+  /// Returns whether RocksDB has stopped writing since the last call.
+  bool take_failure() { return failed_.exchange(false); }
+
+  void add_written(std::uint64_t bytes) { written_ += bytes; }
+  /// Returns what `measure` returned last, with what the log has grown since.
+  template <class Measure>
+  DiskUsage get(Measure&& measure) {
+    std::lock_guard lock(mu_);
+    const std::uint64_t changes = changes_, written = written_;
+    if (changes != seen_ || written - measured_at_ > kStale) {
+      last_ = measure();
+      seen_ = changes;
+      measured_at_ = written;
+    }
+    DiskUsage usage = last_;
+    // The log grows by whole blocks.
+    usage.catalog_bytes += written - measured_at_ + 4096;
+    return usage;
+  }
+
+ private:
+  static constexpr std::uint64_t kStale = 1u << 20;  // bytes
+  std::atomic<std::uint64_t> changes_{1}, written_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mu_;
+  DiskUsage last_;                            // guarded by mu_
+  std::uint64_t seen_ = 0, measured_at_ = 0;  // guarded by mu_
+};
+
+RecordDatabase::RecordDatabase(const StoreFolder& folder, const RocksDbTierOptions& options)
+    : folder_(folder),
+      options_(options),
+      sizes_(sizing_bytes(options)),
+      files_(std::make_shared<RecordFiles>()) {}
+
+void RecordDatabase::close() {
+  if (!db_) return;
+  // Failures are ignored: everything acknowledged is already synced.
+  for (auto* h : handles_) (void)db_->DestroyColumnFamilyHandle(h);
+  (void)db_->Close();
+  db_.reset();
+}
+
+Status RecordDatabase::open() {
+  QUIRE_RETURN_IF_ERROR(open_database());
+  return options_.read_only ? Status() : check_ledger();
+}
+
+std::optional<std::array<::rocksdb::ColumnFamilyHandle*, 2>> RecordDatabase::layout1_handles()
+    const {
+  if (handles_.size() <= kNumCfs) return std::nullopt;
+  return std::array{handles_[kNumCfs], handles_[kNumCfs + 1]};
+}
+
+Status RecordDatabase::open_database() {
+  ::rocksdb::DBOptions db_opts = db_options(options_);
+  db_opts.listeners.push_back(files_);
+  std::vector<std::string> present;
+  const bool there = std::filesystem::exists(folder_.db() + "/CURRENT");
+  // RocksDB would begin a new record and delete what is left of the old one.
+  if (!there && holds_record(folder_.db()))
+    return Status(Code::kCorruption,
+                  "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
+                  "disk.path");
+  if (const auto logs = misplaced_logs(folder_.db()); !logs.empty())
+    return Status(Code::kCorruption,
+                  "the log " + logs.front() + " of the record in '" + folder_.db() +
+                      "' has the content of another one",
+                  "disk.path");
+  if (there) {
+    const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);
+    if (!status.ok())
+      return open_status(status, "open the store in '" + folder_.root() + "'")
+          .with_field("disk.path");
+  }
+  const auto has = [&](const char* name) {
+    return std::find(present.begin(), present.end(), name) != present.end();
+  };
+  std::vector<::rocksdb::ColumnFamilyDescriptor> families;
+  const auto cache = record_cache();
+  for (const char* name : kCfNames) {
+    // A program that only reads creates nothing.
+    if (options_.read_only && name == kCfNames[kExtentsCf] && !has(name)) continue;
+    families.emplace_back(name, record_options(options_, cache));
+  }
+  const bool both = has(kLayout1Families[0]) && has(kLayout1Families[1]),
+             one = has(kLayout1Families[0]) || has(kLayout1Families[1]);
+  const bool layout1 = both || (one && !options_.read_only);
+  if (layout1) {
+    families.emplace_back(kLayout1Families[0], layout1_options(folder_.values()));
+    families.emplace_back(kLayout1Families[1], layout1_options(folder_.sketches()));
+  }
+  for (;;) {
+    ::rocksdb::DB* db = nullptr;
+    const auto status = options_.read_only
+                            ? ::rocksdb::DB::OpenForReadOnly(db_opts, folder_.db(), families,
+                                                             &handles_, &db)
+                            : ::rocksdb::DB::Open(db_opts, folder_.db(), families, &handles_, &db);
+    db_.reset(db);
+    if (status.ok()) break;
+    handles_.clear();
+    bool again = layout1 && (status.IsCorruption() || status.IsPathNotFound()) &&
+                 drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
+    if (!again && status.IsCorruption() &&
+        db_opts.wal_recovery_mode != ::rocksdb::WALRecoveryMode::kPointInTimeRecovery &&
+        only_the_end_is_torn(db_opts, families)) {
+      db_opts.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+      again = true;
+    }
+    if (!again)
+      return open_status(status, "open the store in '" + folder_.root() + "'")
+          .with_field("disk.path");
+  }
+  if (families.size() < kNumCfs || families[kExtentsCf].name != kCfNames[kExtentsCf])
+    handles_.insert(handles_.begin() + kExtentsCf, nullptr);
+  return {};
+}
+
+/// Returns whether the log can be read up to a place, and everything that is known to be
+/// acknowledged lies before it: a power failure tore the end. Notes what may be missing. A store
+/// that was closed has a seal, so that this is one that was not.
+bool RecordDatabase::only_the_end_is_torn(
+    ::rocksdb::DBOptions options, const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
+  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  std::vector<::rocksdb::ColumnFamilyHandle*> handles;
+  ::rocksdb::DB* opened = nullptr;
+  const auto status = ::rocksdb::DB::OpenForReadOnly(options, folder_.db(), families, &handles,
+                                                     &opened);
+  const std::unique_ptr<::rocksdb::DB> db(opened);
+  if (!status.ok()) return false;
+  const auto read = [&](int family, std::size_t slot) {
+    return slot_number(*db, handles[family_cf(Family(family))], slot);
+  };
+  WriteLedger ledger;
+  const bool whole = ledger.open(folder_.ledger()).ok() &&
+                     ledger.compare(kNumFamilies, read).count == 0;
+  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, read);
+  for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+  if (!whole) return false;
+  std::uint64_t seen = last;
+  std::error_code ec;
+  for (const auto& e : std::filesystem::directory_iterator(folder_.db(), ec)) {
+    if (e.path().extension() != ".log") continue;
+    std::ifstream in(e.path(), std::ios::binary);
+    const std::string log{std::istreambuf_iterator<char>(in), {}};
+    seen = std::max(seen, WriteLedger::last_in_log(log, last));
+  }
+  torn_writes_ = seen - last;
+  log_warning("the end of the log is torn and left out, as after a power failure",
+              {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
+  return true;
+}
+
+/// Says how many acknowledged writes the log has lost, if any.
+Status RecordDatabase::check_ledger() {
+  QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger()));
+  QUIRE_ASSIGN_OR_RETURN(lost_, ledger_.check(kNumFamilies, [this](int family, std::size_t slot) {
+    return slot_number(*db_, handles_[family_cf(Family(family))], slot);
+  }));
+  if (lost_.count == 0) {
+    lost_.count = torn_writes_;  // when they were is not known
+    return {};
+  }
+  log_error(
+      "acknowledged writes are lost: the log of the store was cut, emptied, deleted or replaced by "
+      "an older one; documents written, changed or deleted in this time are as they were before",
+      {{"path", folder_.db()},
+       {"writes", (lost_.at_least ? "at least " : "") + std::to_string(lost_.count)},
+       {"first_unix_ms", std::to_string(lost_.first_ms)},
+       {"last_unix_ms", std::to_string(lost_.last_ms)}});
+  return {};
+}
+
+Status RecordDatabase::drop_layout1() {
+  while (handles_.size() > kNumCfs) {
+    QUIRE_RETURN_IF_ERROR(
+        to_status(db_->DropColumnFamily(handles_.back()), "remove the old layout"));
+    (void)db_->DestroyColumnFamilyHandle(handles_.back());
+    handles_.pop_back();
+  }
+  return {};
+}
+
+void RecordDatabase::resume_after_failure() {
+  const bool stopped = files_->take_failure();
+  if (!failed_.exchange(false) && !stopped) return;
+  if (!db_->Resume().ok()) failed_ = true;
+}
+
+Status RecordDatabase::check_written(const ::rocksdb::Status& status, std::string_view what) {
+  if (!status.ok()) failed_ = true;
+  return to_status(status, what);
+}
+
+Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync) {
+  ::rocksdb::WriteBatch batch;
+  for (const auto& w : writes) {
+    files_->add_written(w.key.size() + (w.value ? w.value->size() : 0) + 64);
+    auto* cf = handles_[family_cf(w.family)];
+    const auto s = w.value ? batch.Put(cf, slice(w.key), slice(*w.value))
+                           : batch.Delete(cf, slice(w.key));
+    QUIRE_RETURN_IF_ERROR(to_status(s, "prepare a write"));
+  }
+  ::rocksdb::WriteOptions o;
+  o.sync = sync == Sync::kYes;
+  if (!o.sync || writes.empty()) {
+    const ForeignSection foreign;
+    return check_written(db_->Write(o, &batch), "write to the store");
+  }
+  WriteLedger::Turn turn = ledger_.next();
+  const std::uint64_t number = turn.number;
+  const std::string key = WriteLedger::slot_key(number % WriteLedger::kSlots),
+                    value = WriteLedger::slot_value(number);
+  WriteLedger::Families families = 0;
+  for (const auto& w : writes) families |= 1U << static_cast<unsigned>(w.family);
+  for (int f = 0; f < kNumFamilies; ++f) {
+    if ((families >> f & 1) == 0) continue;
+    files_->add_written(key.size() + value.size() + 64);
+    QUIRE_RETURN_IF_ERROR(
+        to_status(batch.Put(handles_[family_cf(Family(f))], key, value), "prepare a write"));
+  }
+  ::rocksdb::Status written;
+  {
+    const ForeignSection foreign;
+    written = db_->Write(o, &batch);
+  }
+  turn.lock.unlock();
+  QUIRE_RETURN_IF_ERROR(check_written(written, "write to the store"));
+  ledger_.add(number, families, system_ms());
+  return {};
+}
+
+Result<std::string> RecordDatabase::get(Family family, std::string_view key) {
+  std::string value;
+  const auto s = db_->Get(::rocksdb::ReadOptions(), handles_[family_cf(family)], slice(key),
+                          &value);
+  if (s.IsNotFound()) return Status::not_found("no such record");
+  QUIRE_RETURN_IF_ERROR(to_status(s, "read a record"));
+  return value;
+}
+
+Status RecordDatabase::scan(Family family, std::string_view begin, std::string_view end,
+                            bool descending, const DiskTier::ScanFn& fn) {
+  ::rocksdb::ReadOptions o;
+  const Slice lower = slice(begin), upper = slice(end);
+  if (!begin.empty()) o.iterate_lower_bound = &lower;
+  if (!end.empty()) o.iterate_upper_bound = &upper;
+  std::unique_ptr<::rocksdb::Iterator> it(db_->NewIterator(o, handles_[family_cf(family)]));
+  descending ? it->SeekToLast() : it->SeekToFirst();
+  for (; it->Valid(); descending ? it->Prev() : it->Next()) {
+    if (WriteLedger::is_slot_key(view(it->key()))) continue;
+    if (!fn(view(it->key()), view(it->value()))) break;
+  }
+  return to_status(it->status(), "read the catalog");
+}
+
+Status RecordDatabase::scan_placements(const PlacementFn& fn) {
+  if (!handles_[kExtentsCf]) return {};
+  const std::unique_ptr<::rocksdb::Iterator> it(
+      db_->NewIterator(::rocksdb::ReadOptions(), handles_[kExtentsCf]));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    fn(view(it->key()), segment_of(view(it->key())), view(it->value()));
+  }
+  return to_status(it->status(), "read the list of extents");
+}
+
+Status RecordDatabase::drop_placements() {
+  auto*& handle = handles_[kExtentsCf];
+  QUIRE_RETURN_IF_ERROR(to_status(db_->DropColumnFamily(handle), "drop the list of extents"));
+  (void)db_->DestroyColumnFamilyHandle(handle);
+  return to_status(db_->CreateColumnFamily(record_options(options_, record_cache()),
+                                           kCfNames[kExtentsCf], &handle),
+                   "begin the list of extents anew");
+}
+
+Status RecordDatabase::put_placement(SegmentId id, const Placement& placement, Sync sync) {
+  const std::string key = placement_key(id), value = record::encode_placement(placement);
+  files_->add_written(key.size() + value.size() + 64);
+  ::rocksdb::WriteOptions o;
+  o.sync = sync == Sync::kYes;
+  const ForeignSection foreign;
+  return check_written(db_->Put(o, handles_[kExtentsCf], key, value), "add a segment to the store");
+}
+
+Status RecordDatabase::erase_placement(SegmentId id) {
+  files_->add_written(64);
+  const ForeignSection foreign;
+  return check_written(
+      db_->Delete(::rocksdb::WriteOptions(), handles_[kExtentsCf], placement_key(id)),
+      "free segment " + std::to_string(id));
+}
+
+Status RecordDatabase::erase_placements(std::span<const std::string> keys) {
+  ::rocksdb::WriteBatch batch;
+  for (const auto& key : keys) {
+    QUIRE_RETURN_IF_ERROR(to_status(batch.Delete(handles_[kExtentsCf], key), "prepare a write"));
+  }
+  return to_status(db_->Write(::rocksdb::WriteOptions(), &batch), "forget lost segments");
+}
+
+DiskUsage RecordDatabase::usage() {
+  return files_->get([this] {
+    DiskUsage measured;
+    measured.catalog_bytes = folder_.catalog_bytes();
+    std::uint64_t rewrite = sizes_.rewrite;
+    for (auto* handle : record_handles()) {
+      ::rocksdb::ColumnFamilyMetaData meta;
+      db_->GetColumnFamilyMetaData(handle, &meta);
+      std::uint64_t young = 0;  // rewriting level 0 into level 1 takes both at once
+      for (const auto& level : meta.levels) young += level.level <= 1 ? level.size : 0;
+      rewrite = std::max(rewrite, young);
+    }
+    measured.headroom_bytes = rewrite + 2 * sizes_.wal + manifest_limit(options_);
+    return measured;
+  });
+}
+
+std::vector<::rocksdb::ColumnFamilyHandle*> RecordDatabase::record_handles() const {
+  std::vector<::rocksdb::ColumnFamilyHandle*> out;
+  for (const Cf cf : kRecordCfs) {
+    if (handles_[cf]) out.push_back(handles_[cf]);
+  }
+  return out;
+}
+
+Status RecordDatabase::flush() {
+  return check_written(db_->Flush(::rocksdb::FlushOptions(), record_handles()),
+                       "flush the catalog");
+}
+
+Status RecordDatabase::compact() {
+  ::rocksdb::CompactRangeOptions o;
+  o.bottommost_level_compaction = ::rocksdb::BottommostLevelCompaction::kForceOptimized;
+  for (auto* handle : record_handles()) {
+    QUIRE_RETURN_IF_ERROR(
+        check_written(db_->CompactRange(o, handle, nullptr, nullptr), "compact the catalog"));
+  }
+  return {};
+}
+
+}  // namespace quire::rocksdb_internal

@@ -1,0 +1,100 @@
+/// This file declares the database of records: the families of the catalog, and the places of
+/// segments. Only cachestore/rocksdb_*.cc include it.
+#pragma once
+
+#include <rocksdb/db.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cachestore/disk/disk_tier.h"
+#include "cachestore/disk/rocksdb_disk_tier.h"
+#include "cachestore/disk/rocksdb_options.h"
+#include "cachestore/disk/store_folder.h"
+#include "cachestore/disk/write_ledger.h"
+#include "cachestore/format/placement.h"
+
+namespace quire::rocksdb_internal {
+
+/// Returns the key of a segment's placement: its number, big-endian.
+std::string placement_key(SegmentId id);
+
+/// The records of a store in RocksDB. A synced write is counted in the ledger, so that a log that
+/// lost its end is noticed when it is opened. Threads: all methods concurrently, but open() and
+/// those that say so. Errors are those of DiskTier.
+class RecordDatabase {
+ public:
+  /// Receives the key, the segment that it names (if it is well formed) and its placement.
+  using PlacementFn = std::function<void(std::string_view key, std::optional<SegmentId> id,
+                                         std::string_view value)>;
+
+  /// `folder` outlives this object.
+  RecordDatabase(const StoreFolder& folder, const RocksDbTierOptions& options);
+  ~RecordDatabase() { close(); }
+  RecordDatabase(const RecordDatabase&) = delete;
+  RecordDatabase& operator=(const RecordDatabase&) = delete;
+
+  /// Opens the database and compares it with the ledger.
+  Status open();
+  bool is_open() const { return db_ != nullptr; }
+  /// Closes what is open; nobody uses the database any more.
+  void close();
+  ::rocksdb::DB& db() { return *db_; }
+  /// Returns what open() found missing of the writes that were acknowledged before.
+  const LostWrites& lost_writes() const { return lost_; }
+
+  /// Returns the handles of kLayout1Families, if the store has them.
+  std::optional<std::array<::rocksdb::ColumnFamilyHandle*, 2>> layout1_handles() const;
+  /// Removes the families of layout 1. Nobody else uses the database.
+  Status drop_layout1();
+
+  /// After a failed write RocksDB rejects further ones until it is told to go on.
+  void resume_after_failure();
+  Status write(std::span<const RecordWrite> writes, Sync sync);
+  Result<std::string> get(Family family, std::string_view key);
+  Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
+              const DiskTier::ScanFn& fn);
+
+  Status scan_placements(const PlacementFn& fn);
+  Status put_placement(SegmentId id, const Placement& placement, Sync sync);
+  Status erase_placement(SegmentId id);
+  Status erase_placements(std::span<const std::string> keys);
+  /// Begins with no placements. Nobody else uses the database.
+  Status drop_placements();
+
+  /// Returns the bytes of records and what their upkeep may take, without those of segments.
+  DiskUsage usage();
+  Status flush();
+  Status compact();
+
+ private:
+  class RecordFiles;
+
+  Status open_database();
+  bool only_the_end_is_torn(::rocksdb::DBOptions options,
+                            const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
+  Status check_ledger();
+  Status check_written(const ::rocksdb::Status& status, std::string_view what);
+  std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;
+
+  const StoreFolder& folder_;
+  const RocksDbTierOptions options_;
+  const RecordSizes sizes_;
+  std::shared_ptr<RecordFiles> files_;
+  std::unique_ptr<::rocksdb::DB> db_;
+  /// By family; then those of layout 1. A store opened read-only may lack placements (null).
+  std::vector<::rocksdb::ColumnFamilyHandle*> handles_;
+  WriteLedger ledger_;  // not used by a store opened read-only
+  LostWrites lost_;
+  std::uint64_t torn_writes_ = 0;    // in a part of the log that was left out
+  std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
+};
+
+}  // namespace quire::rocksdb_internal
