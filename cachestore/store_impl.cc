@@ -150,6 +150,7 @@ Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
                                            std::move(catalog));
   QUIRE_RETURN_IF_ERROR(store->recover());
   QUIRE_RETURN_IF_ERROR(store->start_catalog());
+  QUIRE_RETURN_IF_ERROR(store->resume_removals());
   return std::unique_ptr<AdminStore>(std::move(store));
 }
 
@@ -233,6 +234,7 @@ Status StoreImpl::recover() {
   const auto followed = disk_->get(Family::kMeta, kCatalogIdentityRecord);
   if (!followed.ok() && followed.code() != Code::kNotFound) return followed.status();
   follows_ = followed.ok();
+  QUIRE_RETURN_IF_ERROR(find_last_removal());
   std::vector<RecordWrite> stale;
   QUIRE_RETURN_IF_ERROR(
       disk_->scan(Family::kCatalog, std::string(1, kSegmentKind), std::string(1, kSegmentKind + 1),
@@ -242,6 +244,9 @@ Status StoreImpl::recover() {
                     if (!keep) ++integrity_failures_;
                     if (keep) {
                       next = std::max(next, info->id + 1);
+                      // A crash came between the end of its last document and its own.
+                      if (!heads_damaged_ && !segments_->is_referenced(info->key))
+                        (void)note_removal(*info, &stale);
                       auto it = files.find(info->id);
                       keep = it != files.end() && it->second.has_values &&
                              (it->second.has_sketches || info->layout.num_sketches == 0);
@@ -364,10 +369,15 @@ std::size_t StoreImpl::reap() {
   }
   const auto items = segments_->take_reapable();
   std::vector<RecordWrite> records;
-  for (const auto& item : items) {
+  std::vector<std::string> removals(items.size());  // empty: the shared tiers keep it
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& item = items[i];
     dram_->erase_segment(item.info->id);
-    if (item.committed)
-      records.push_back({Family::kCatalog, segment_record_key(item.info->id), std::nullopt});
+    if (!item.committed) continue;
+    records.push_back({Family::kCatalog, segment_record_key(item.info->id), std::nullopt});
+    // What is deleted here must not stay readable elsewhere. A replica that still has the document
+    // computes its KV again.
+    if (item.reason == FreeReason::kUnreferenced) removals[i] = note_removal(*item.info, &records);
   }
   // The record is deleted first. The next open collects files without a record, but a record
   // without files would be wrong.
@@ -378,7 +388,8 @@ std::size_t StoreImpl::reap() {
                   {{"reason", s.to_string()}});
     }
   }
-  for (const auto& item : items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& item = items[i];
     // It is counted first: whoever finds the room that it leaves finds it counted, too.
     if (item.reason == FreeReason::kBudget) {
       ++evicted_budget_;
@@ -395,12 +406,8 @@ std::size_t StoreImpl::reap() {
       log_warning("a segment's files were not deleted; the next gc collects them",
                   {{"reason", s.to_string()}});
     }
-    // What is deleted here must not stay readable elsewhere. A replica that still has the document
-    // computes its KV again. The same context may belong to a document again by now.
-    if (item.reason == FreeReason::kUnreferenced && remote_ && item.committed)
-      remote_->remove(*item.info, [segments = segments_, key = item.info->key] {
-        return segments->is_referenced(key);
-      });
+    if (!removals[i].empty())
+      remove_shared(remote_->removal_of(*item.info), std::move(removals[i]));
   }
   {
     std::lock_guard lock(mu_);

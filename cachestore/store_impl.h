@@ -122,6 +122,9 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Status update_shared_meta(std::string_view name, const RecordChange& change) override;
   /// Begins to follow the shared catalog, where there is one. Errors: as CatalogFollower::start().
   Status start_catalog();
+  /// Goes on with deletions in the shared tiers that an earlier process has left. With a shared
+  /// catalog it comes after that, which may have made documents with these contexts since.
+  Status resume_removals();
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
 
   Status put_job(std::string_view name, std::string_view value) override {
@@ -357,6 +360,12 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// Stores a segment of a shared tier here.
   void recall(RecallRequest request, RecallDone done);
   void queue_write(const SegmentHandle& segment);
+  /// Adds to the batch that deletes a segment's record one that has it deleted in the shared tiers,
+  /// too, by this process or a later one. Returns the name of that record.
+  std::string note_removal(const SegmentInfo& segment, std::vector<RecordWrite>* batch);
+  /// Has the shared tiers delete a segment, and deletes the record of that once it is done.
+  void remove_shared(RemoteRemoval removal, std::string record);
+  Status find_last_removal();
   Result<SegmentHandle> take_recalled(const RecallRequest& request, RecalledSegment recalled);
   /// Passes those of the contexts that this store has to the shared tiers.
   void share(std::span<const ContextKey> keys);
@@ -411,6 +420,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
       write_errors_{0}, delete_errors_{0};
   IoClock read_clock_, write_clock_, delete_clock_;
   std::atomic<std::uint64_t> catalog_written_{0}, catalog_conflicts_{0};
+  std::atomic<std::uint64_t> last_removal_{0};  // number of the last record of kRemovalPrefix
+
   bool follows_ = false;        // the folder has copies of a shared catalog; set by recover()
   bool heads_damaged_ = false;  // some could not be read; set by recover()
   /// Documents deleted here, by catalog_key() of the head, with the number of the change: what the

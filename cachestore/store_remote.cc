@@ -1,10 +1,15 @@
 // This file implements what StoreImpl does with the shared tiers: recalling and sharing segments.
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/format/byte_io.h"
+#include "cachestore/format/record.h"
 #include "cachestore/store_impl.h"
 
 namespace quire {
@@ -16,6 +21,41 @@ constexpr double kLongestWaitMs = 600'000;
 Clock::time_point after_ms(double ms) {
   return Clock::now() + std::chrono::microseconds(
                             static_cast<std::int64_t>(std::clamp(ms, 0.0, kLongestWaitMs) * 1000));
+}
+
+std::string encode_removal(const RemoteRemoval& removal) {
+  ByteWriter w;
+  w.digest(removal.key);
+  w.text32(removal.name);
+  w.text32(removal.tenant);
+  return record::encode_opaque(w.take());
+}
+
+Result<RemoteRemoval> decode_removal(std::string_view stored) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes, record::decode_opaque(stored));
+  ByteReader r(bytes);
+  RemoteRemoval removal;
+  removal.key = r.digest();
+  removal.name = r.text32();
+  removal.tenant = r.text32();
+  if (!r.ok() || !r.at_end())
+    return Status::corruption("the record of a deletion in the shared tiers is damaged");
+  return removal;
+}
+
+/// Returns the name of the record of this number; names are ordered as numbers are.
+std::string removal_record(std::uint64_t number) {
+  std::array<char, 17> digits{};
+  (void)std::snprintf(digits.data(), digits.size(), "%016llx",
+                      static_cast<unsigned long long>(number));
+  return std::string(kRemovalPrefix) + digits.data();
+}
+
+/// Ends the range of records of kRemovalPrefix.
+std::string after_removals() {
+  std::string end(kRemovalPrefix);
+  ++end.back();
+  return end;
 }
 
 RemoteCache::Turn turn_of(const RecallRequest& request) {
@@ -128,6 +168,64 @@ void StoreImpl::queue_write(const SegmentHandle& segment) {
     if (name.part == record::Part::kSketch) read.kind = ReadKind::kSketch;
     return peek_value(read);
   });
+}
+
+// ---- deletions ----
+
+std::string StoreImpl::note_removal(const SegmentInfo& segment, std::vector<RecordWrite>* batch) {
+  if (!remote_ || !remote_->writes()) return {};
+  std::string record = removal_record(++last_removal_);
+  batch->push_back({Family::kMeta, record, encode_removal(remote_->removal_of(segment))});
+  return record;
+}
+
+void StoreImpl::remove_shared(RemoteRemoval removal, std::string record) {
+  // The same context may belong to a document again by now.
+  auto is_wanted = [segments = segments_, key = removal.key] {
+    return segments->is_referenced(key);
+  };
+  auto settled = [this, record = std::move(record)] {
+    const RecordWrite done{Family::kMeta, record, std::nullopt};
+    // One that stays is carried out once more after the next start.
+    if (const Status s = disk_->write(std::span(&done, 1), Sync::kNo); !s.ok())
+      log_warning("the record of a deletion in the shared tiers was not deleted",
+                  {{"record", record}, {"reason", s.to_string()}});
+  };
+  remote_->remove(std::move(removal), std::move(is_wanted), std::move(settled));
+}
+
+Status StoreImpl::find_last_removal() {
+  return disk_->scan(Family::kMeta, kRemovalPrefix, after_removals(), /*descending=*/true,
+                     [this](std::string_view key, std::string_view) {
+                       std::uint64_t number = 0;
+                       const std::string_view digits = key.substr(kRemovalPrefix.size());
+                       (void)std::from_chars(digits.data(), digits.data() + digits.size(), number,
+                                             16);
+                       last_removal_ = number;
+                       return false;
+                     });
+}
+
+Status StoreImpl::resume_removals() {
+  if (!remote_ || !remote_->writes()) return {};
+  std::vector<std::pair<std::string, RemoteRemoval>> left;
+  std::vector<RecordWrite> damaged;
+  const auto take = [&](std::string_view record, std::string_view stored) {
+    if (auto removal = decode_removal(stored); removal.ok()) {
+      left.emplace_back(record, std::move(*removal));
+    } else {
+      damaged.push_back({Family::kMeta, std::string(record), std::nullopt});
+    }
+    return true;
+  };
+  QUIRE_RETURN_IF_ERROR(
+      disk_->scan(Family::kMeta, kRemovalPrefix, after_removals(), /*descending=*/false, take));
+  if (!damaged.empty()) QUIRE_RETURN_IF_ERROR(disk_->write(damaged, Sync::kNo));
+  if (!left.empty())
+    log_info("KV of deleted documents is still to be deleted in the shared tiers",
+             {{"segments", std::to_string(left.size())}});
+  for (auto& [record, removal] : left) remove_shared(std::move(removal), record);
+  return {};
 }
 
 }  // namespace quire

@@ -25,6 +25,10 @@ inline constexpr std::string_view kCatalogPositionRecord = "catalog/position";
 /// Small record (family meta): as which replica the process that had this store last shared jobs.
 inline constexpr std::string_view kReplicaRecord = "catalog/replica";
 
+/// Small records (family meta) with this beginning: segments that are to be deleted in the shared
+/// tiers, by number, until that is done.
+inline constexpr std::string_view kRemovalPrefix = "remote/removal/";
+
 std::string catalog_key(char kind, std::string_view ns, std::string_view id);
 std::string segment_record_key(SegmentId id);
 /// Returns the beginning of the keys of a term's documents, whose ids follow.

@@ -17,6 +17,8 @@ constexpr std::size_t kMaxWrites = 256;
 /// Deletions that wait. They are short, and a namespace is deleted at once, while a tier takes one
 /// after the other.
 constexpr std::size_t kMaxRemovals = 1u << 18;
+/// How long deletions rest after one that a tier did not carry out, at first and at most.
+constexpr std::chrono::milliseconds kFirstRest{500}, kLongestRest{60'000};
 /// Keys remembered per tier; beyond it all are forgotten, which costs only writes.
 constexpr std::size_t kMaxKnown = 1u << 20;
 constexpr std::size_t kMaxDistrusted = 1u << 16;
@@ -326,16 +328,26 @@ void RemoteCache::write(SegmentHandle segment, ReadPayload read) {
   changed_.notify_all();
 }
 
-void RemoteCache::remove(const SegmentInfo& segment, std::function<bool()> is_wanted) {
-  if (!writes() || (is_wanted && is_wanted())) return;
+RemoteRemoval RemoteCache::removal_of(const SegmentInfo& segment) const {
+  return {segment.key, name_of(segment.key, segment.fingerprint, segment.tenant), segment.tenant};
+}
+
+void RemoteCache::remove(const SegmentInfo& segment) { remove(removal_of(segment), {}, {}); }
+
+void RemoteCache::remove(RemoteRemoval segment, std::function<bool()> is_wanted,
+                         std::function<void()> settled) {
+  if (!writes() || (is_wanted && is_wanted())) {
+    if (settled) settled();
+    return;
+  }
   // A write that is queued after this must not find that the tiers have it.
   for (const auto& tier : tiers_) remember(*tier, segment.key, false);
+  const std::string name = segment.name;
   Write removal{.kind = Write::Kind::kRemove,
                 .key = segment.key,
-                .name = name_of(segment.key, segment.fingerprint, segment.tenant),
-                .tenant = segment.tenant,
-                .is_wanted = std::move(is_wanted)};
-  const std::string name = removal.name;
+                .removal = std::move(segment),
+                .is_wanted = std::move(is_wanted),
+                .settled = std::move(settled)};
   bool lost = false, first = false;
   {
     const std::lock_guard lock(mu_);
@@ -353,6 +365,7 @@ void RemoteCache::remove(const SegmentInfo& segment, std::function<bool()> is_wa
   }
   if (!lost) return changed_.notify_all();
   ++dropped_;
+  if (removal.settled) removal.settled();
   if (first)
     log_warning("KV of deleted documents stays in the shared tiers, as too many deletions wait",
                 {{"segment", name}});
@@ -388,12 +401,18 @@ void RemoteCache::wait_written() {
   changed_.wait(lock, [&] { return settled_ >= until || stopping_; });
 }
 
-/// Returns what comes next; something must wait. A deletion comes after all that was queued before
-/// it, and takes turns with what was queued later, as somebody may wait for that.
+/// Returns whether a deletion may be carried out now.
+bool RemoteCache::may_remove() const {
+  return !removals_.empty() && Clock::now() >= removals_rest_until_;
+}
+
+/// Returns what comes next; a write, or a deletion that may be carried out, must wait. A deletion
+/// comes after all that was queued before it, and takes turns with what was queued later, as
+/// somebody may wait for that.
 RemoteCache::Write RemoteCache::take_next() {
-  const bool may_remove = !removals_.empty() &&
-                          (queue_.empty() || removals_.front().number < queue_.front().number);
-  const bool removes = may_remove && (queue_.empty() || !removed_last_);
+  const bool comes_next = queue_.empty() ||
+                          (may_remove() && removals_.front().number < queue_.front().number);
+  const bool removes = comes_next && (queue_.empty() || !removed_last_);
   removed_last_ = removes;
   std::deque<Write>& from = removes ? removals_ : queue_;
   Write write = std::move(from.front());
@@ -404,11 +423,17 @@ RemoteCache::Write RemoteCache::take_next() {
 void RemoteCache::run_writer() {
   std::unique_lock lock(mu_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty() || !removals_.empty(); });
+    while (!stopping_ && queue_.empty() && !may_remove()) {
+      if (removals_.empty()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(lock, removals_rest_until_);
+      }
+    }
     if (stopping_) return;
     bool is_counted = false;
     {
-      const Write write = take_next();
+      Write write = take_next();
       is_counted = !removed_last_;
       lock.unlock();
       if (write.kind == Write::Kind::kEndTurn) leases_->end(write.turn.lease, write.turn.segment);
@@ -418,20 +443,41 @@ void RemoteCache::run_writer() {
         if (!knows(info.key))
           count_out(info.tenant, name_of(info.key, info.fingerprint, info.tenant));
       }
-      if (write.kind == Write::Kind::kRemove && !(write.is_wanted && write.is_wanted())) {
-        bool removed = true;
-        for (const auto& tier : tiers_) {
-          remember(*tier, write.key, false);
-          removed = remove_from(*tier, write.name) && removed;
-        }
-        if (removed) count_out(write.tenant, write.name);
-      }
+      if (write.kind == Write::Kind::kRemove && !carry_out_removal(write) && write.settled)
+        try_again(std::move(write));
     }
     lock.lock();
     if (!is_counted) continue;
     ++settled_;
     changed_.notify_all();
   }
+}
+
+/// Returns false if a tier may still have the segment.
+bool RemoteCache::carry_out_removal(const Write& write) {
+  if (!write.is_wanted || !write.is_wanted()) {
+    bool removed = true;
+    for (const auto& tier : tiers_) {
+      remember(*tier, write.key, false);
+      removed = remove_from(*tier, write.removal.name) && removed;
+    }
+    if (!removed) return false;
+    count_out(write.removal.tenant, write.removal.name);
+  }
+  if (!write.settled) return true;
+  write.settled();
+  const std::lock_guard lock(mu_);
+  removals_rest_ = {};
+  return true;
+}
+
+/// Puts a deletion behind the others, so that one that a tier refuses does not keep them.
+void RemoteCache::try_again(Write removal) {
+  const std::lock_guard lock(mu_);
+  removals_rest_ = std::clamp(2 * removals_rest_, kFirstRest, kLongestRest);
+  removals_rest_until_ = Clock::now() + removals_rest_;
+  removal.number = queued_;
+  removals_.push_back(std::move(removal));
 }
 
 namespace {

@@ -38,6 +38,13 @@ struct RemoteWanted {
   std::function<bool()> is_wanted;
 };
 
+/// A segment that no document here needs any more, and that the tiers shall not have either.
+struct RemoteRemoval {
+  ContextKey key;
+  std::string name;    ///< in the tiers
+  std::string tenant;  ///< whose account it counts for
+};
+
 /// Reads from the tiers in their order (hedged_reads.h), and writes to all. A tier that fails again
 /// and again is left alone for a while. A wrong, short or missing value makes the segment a miss:
 /// it is deleted there, counted and named in the log. Where a tenant has a quota, what it has
@@ -82,10 +89,17 @@ class RemoteCache {
   void end_turn(Turn turn);
   /// Waits until all that was queued before to be written is written or given up.
   void wait_written();
-  /// Queues a segment for deletion, unless it is wanted; empty: it is not. That is asked at once
-  /// and, on the writer's thread, when its turn has come: what was written meanwhile stays. Nobody
-  /// waits for it.
-  void remove(const SegmentInfo& segment, std::function<bool()> is_wanted = {});
+  /// Queues a segment for deletion before any later write of it. Nobody waits for it, and a tier
+  /// that is away keeps it.
+  void remove(const SegmentInfo& segment);
+  /// Returns what names the segment in the tiers, also for a later process.
+  RemoteRemoval removal_of(const SegmentInfo& segment) const;
+  /// Queues a segment for deletion, unless it is wanted. That is asked at once and, on the writer's
+  /// thread, when its turn has come: what was written meanwhile stays. While a tier does not
+  /// answer, it is tried again. `settled` is called, here or on the writer's thread, once the tiers
+  /// have it no more, or it is wanted, or too many deletions wait; after stop() it is not called.
+  void remove(RemoteRemoval segment, std::function<bool()> is_wanted,
+              std::function<void()> settled);
   /// Returns whether a tier has, or had when it was asked last, this segment.
   bool knows(const ContextKey& key) const;
   RemoteStats stats() const;
@@ -112,10 +126,10 @@ class RemoteCache {
     Kind kind = Kind::kPut;
     SegmentHandle segment{};  ///< for kPut, with `read`
     ReadPayload read{};
-    ContextKey key{};    ///< for kPut and kRemove
-    std::string name{};  ///< for kRemove, with `tenant`
-    std::string tenant{};
+    ContextKey key{};                   ///< for kPut and kRemove
+    RemoteRemoval removal{};            ///< for kRemove
     std::function<bool()> is_wanted{};  ///< for kRemove; empty: it is not
+    std::function<void()> settled{};    ///< for kRemove; empty: it is not tried again
     Turn turn{};                        ///< for kEndTurn
     std::uint64_t number = 0;           ///< of queued_ by then
   };
@@ -131,8 +145,11 @@ class RemoteCache {
                       std::string_view tenant) const;
   void distrust(Tier& tier, const std::string& name, const Status& why);
   void settle(Tier& tier, Clock::time_point begun, const Status& status);
+  bool may_remove() const;
   Write take_next();
   void run_writer();
+  bool carry_out_removal(const Write& write);
+  void try_again(Write removal);
   void write_to(Tier& tier, const Write& write);
   bool has(Tier& tier, const std::string& name, const SegmentInfo& info, std::uint64_t key_id);
   bool remove_from(Tier& tier, const std::string& name);
@@ -155,6 +172,9 @@ class RemoteCache {
   std::deque<Write> removals_;  // guarded by mu_; those that may not be wanted
   bool removed_last_ = false;   // guarded by mu_; the last one was of removals_
   bool removals_lost_ = false;  // guarded by mu_; there were too many, and that was said
+  /// After one of removals_ that failed the others wait, too, longer each time; guarded by mu_.
+  Clock::time_point removals_rest_until_{};
+  std::chrono::milliseconds removals_rest_{0};
   std::uint64_t queued_ = 0, settled_ = 0;  // guarded by mu_; of queue_, since start
   std::unique_ptr<HedgedReads> reads_;
   bool accounts_failed_ = false;  // and that was said; of the writer's thread

@@ -7,9 +7,12 @@
 #include <future>
 #include <thread>
 
+#include "base/index.h"
+#include "cachestore/format/catalog_keys.h"
 #include "cachestore/remote/remote_keys.h"
 #include "tests/support/harness/memory_remote.h"
 #include "tests/support/harness/remote_replica.h"
+#include "tests/support/soon.h"
 
 namespace quire {
 namespace {
@@ -18,6 +21,7 @@ using test::MemoryRemote;
 using test::MemoryShared;
 using test::recall_of;
 using test::turn_for;
+using testing::soon;
 
 class StoreRemoteTest : public ::testing::Test {
  protected:
@@ -492,6 +496,79 @@ TEST_F(StoreRemoteTest, DeletingTheDocumentDeletesWhatWasShared) {
   ASSERT_OK(a->delete_document("default", "d", {}));
   while (shared->has(name_of(1))) std::this_thread::yield();
   EXPECT_EQ(shared->removes, 1);
+}
+
+/// Returns how many deletions a store has noted that are not carried out yet.
+std::size_t noted(const std::shared_ptr<test::MemoryDisk>& disk) {
+  const std::lock_guard lock(disk->mu);
+  return to_size(std::ranges::count_if(disk->records, [](const auto& record) {
+    return record.first.first == Family::kMeta && record.first.second.starts_with(kRemovalPrefix);
+  }));
+}
+
+Status refuse_removals(std::string_view operation) {
+  return operation == "remove" ? Status::unavailable("no route to host") : Status();
+}
+
+TEST_F(StoreRemoteTest, ADeletionThatWaitsWhenTheStoreClosesIsCarriedOutAfterTheNextStart) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  ASSERT_OK(test::put_document(*a, "e", {2}));
+  shared->fault = refuse_removals;
+  ASSERT_OK(a->delete_document("default", "d"));
+  ASSERT_TRUE(soon([&] { return noted(disk_a) == 1; }));
+  a.reset();
+  ASSERT_TRUE(shared->has(name_of(1)));
+  shared->fault = {};
+  a = open(disk_a, {});
+  EXPECT_TRUE(soon([&] { return !shared->has(name_of(1)); }));
+  EXPECT_TRUE(soon([&] { return noted(disk_a) == 0; }));
+  EXPECT_TRUE(shared->has(name_of(2)));
+  EXPECT_EQ(shared->removes, 1);
+}
+
+TEST_F(StoreRemoteTest, ADeletionIsTriedAgainOnceTheTierAnswers) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  const auto refused = std::make_shared<std::atomic<int>>(0);
+  shared->fault = [refused](std::string_view operation) {
+    return operation == "remove" && ++*refused == 1 ? Status::unavailable("no route to host")
+                                                    : Status();
+  };
+  ASSERT_OK(a->delete_document("default", "d"));
+  EXPECT_TRUE(soon([&] { return !shared->has(name_of(1)); }));
+  EXPECT_TRUE(soon([&] { return noted(disk_a) == 0; }));
+}
+
+TEST_F(StoreRemoteTest, WhatWasInUseWhenTheProcessDiedIsDeletedThereToo) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  auto held = a->find_segment(test::key_of(1));
+  ASSERT_OK(a->delete_document("default", "d"));
+  auto left = std::make_shared<test::MemoryDisk>();
+  {
+    const std::lock_guard lock(disk_a->mu);
+    left->records = disk_a->records;
+    left->segments = disk_a->segments;
+  }
+  ASSERT_TRUE(shared->has(name_of(1)));
+  const auto after = open(left, {});
+  EXPECT_TRUE(soon([&] { return !shared->has(name_of(1)); }));
+  EXPECT_TRUE(soon([&] { return noted(left) == 0; }));
+}
+
+TEST_F(StoreRemoteTest, ADeletionOfBeforeLeavesWhatADocumentNamesByNow) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  shared->fault = refuse_removals;
+  ASSERT_OK(a->delete_document("default", "d"));
+  ASSERT_TRUE(soon([&] { return noted(disk_a) == 1; }));
+  a.reset();
+  {
+    auto alone = open_store_on({}, std::make_unique<test::MemoryTier>(disk_a));
+    ASSERT_OK(alone);
+    ASSERT_OK(test::put_document(**alone, "e", {1}));
+  }
+  shared->fault = {};
+  a = open(disk_a, {});
+  EXPECT_TRUE(soon([&] { return noted(disk_a) == 0; }));
+  EXPECT_TRUE(shared->has(name_of(1)));
 }
 
 TEST_F(StoreRemoteTest, WhatADocumentNamesAgainStaysShared) {
