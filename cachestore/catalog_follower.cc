@@ -16,6 +16,9 @@ constexpr std::size_t kNamesAtOnce = 500;
 /// Texts that are held in memory at once; a longer one comes alone.
 constexpr std::uint64_t kBytesAtOnce = 8u << 20;
 constexpr std::size_t kBodiesAtOnce = 64;
+/// Documents without room that are remembered, and that are fetched at once.
+constexpr std::size_t kMostMissing = 100'000, kMissingAtOnce = 16;
+constexpr std::chrono::seconds kFetchMissingEvery{1};
 constexpr std::chrono::seconds kUpkeepEvery{5};
 constexpr std::chrono::hours kTrimEvery{1};
 constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{2000};
@@ -96,6 +99,7 @@ CatalogStats CatalogFollower::stats() const {
   s.behind = behind_;
   s.applied = applied_;
   s.whole_reads = whole_reads_;
+  s.not_here = not_here_;
   const std::lock_guard lock(mu_);
   s.up = state_.ok();
   s.reason = state_.message();
@@ -106,8 +110,12 @@ CatalogStats CatalogFollower::stats() const {
 Status CatalogFollower::step() {
   if (!joined_) QUIRE_RETURN_IF_ERROR(join());
   QUIRE_RETURN_IF_ERROR(follow());
+  if ((!missing_.empty() || too_many_missing_) && Clock::now() >= next_fetch_)
+    QUIRE_RETURN_IF_ERROR(fetch_missing());
   if (Clock::now() >= next_upkeep_) {
-    QUIRE_RETURN_IF_ERROR(copy_.share_uses());
+    const Status shared = copy_.share_uses();
+    // Without room for a copy the catalog hears of them later.
+    if (shared.code() != Code::kResourceExhausted) QUIRE_RETURN_IF_ERROR(shared);
     next_upkeep_ = Clock::now() + kUpkeepEvery;
   }
   if (Clock::now() >= next_trim_) {
@@ -142,8 +150,67 @@ Status CatalogFollower::join() {
   return {};
 }
 
+Status CatalogFollower::apply(const CatalogEntry& entry, const CatalogBody* body) {
+  const Status s = copy_.apply(entry, body);
+  if (s.code() != Code::kResourceExhausted) {
+    QUIRE_RETURN_IF_ERROR(s);
+    ++applied_;
+    set_here(entry.name);
+    return {};
+  }
+  const CatalogName& name = entry.name;
+  set_missing({catalog_shard(name.ns, name.id), entry.revision.number, name}, s);
+  return body == nullptr ? Status() : copy_.apply_removal(name, entry.revision.number);
+}
+
+void CatalogFollower::set_missing(const CatalogChange& change, const Status& why) {
+  if (missing_.empty())
+    log_warning(
+        "there is no room for documents of the shared catalog: they are not here until there is",
+        {{"namespace", change.name.ns},
+         {"document_id", change.name.id},
+         {"reason", why.message()}});
+  if (missing_.size() < kMostMissing) {
+    missing_[change.name] = change.number;
+  } else {
+    too_many_missing_ = true;
+  }
+  not_here_ = missing_.size();
+  next_fetch_ = Clock::now() + kFetchMissingEvery;
+}
+
+void CatalogFollower::set_here(const CatalogName& name) {
+  if (missing_.erase(name) == 0) return;
+  not_here_ = missing_.size();
+  if (missing_.empty() && !too_many_missing_)
+    log_info("there is room again: all documents of the shared catalog are here");
+}
+
+Status CatalogFollower::fetch_missing() {
+  while (!missing_.empty()) {
+    // Where one has no room others may have, so each has its turn.
+    std::vector<CatalogChange> some;
+    auto it = missing_.upper_bound(tried_);
+    if (it == missing_.end()) it = missing_.begin();
+    for (; it != missing_.end() && some.size() < kMissingAtOnce; ++it)
+      some.push_back({catalog_shard(it->first.ns, it->first.id), it->second, it->first});
+    tried_ = some.back().name;
+    next_fetch_ = {};
+    QUIRE_RETURN_IF_ERROR(fetch(some));
+    if (next_fetch_ != Clock::time_point()) return {};  // one of them had no room
+    // What was changed here meanwhile, or once more in the log ahead, is not missing either.
+    for (const CatalogChange& c : some) set_here(c.name);
+  }
+  if (!too_many_missing_) return save_position();
+  too_many_missing_ = false;
+  const Status s = compare();
+  if (!s.ok()) too_many_missing_ = true;
+  return s;
+}
+
 Status CatalogFollower::save_position() {
-  QUIRE_RETURN_IF_ERROR(copy_.save(kCatalogPositionRecord, encode_position(position_)));
+  if (missing_.empty() && !too_many_missing_)
+    QUIRE_RETURN_IF_ERROR(copy_.save(kCatalogPositionRecord, encode_position(position_)));
   copy_.passed(position_);
   return {};
 }
@@ -202,6 +269,7 @@ Status CatalogFollower::fetch(std::span<const CatalogChange> changes) {
         continue;
       applied_ += copy_.copied(c.name).number > 0;
       QUIRE_RETURN_IF_ERROR(copy_.apply_removal(c.name, c.number));
+      set_here(c.name);
     }
     for (std::size_t i = 0; i < entries.size();) {
       std::vector<CatalogName> wanted;
@@ -211,8 +279,7 @@ Status CatalogFollower::fetch(std::span<const CatalogChange> changes) {
         const CatalogRevision here = copy_.copied(entries[i].name);
         if (here.number >= entries[i].revision.number) continue;
         if (here.number != 0 && here.body == entries[i].revision.body) {
-          QUIRE_RETURN_IF_ERROR(copy_.apply(entries[i], nullptr));
-          ++applied_;
+          QUIRE_RETURN_IF_ERROR(apply(entries[i], nullptr));
           continue;
         }
         QUIRE_ASSIGN_OR_RETURN(const DocumentManifest head, record::decode_head(entries[i].head));
@@ -228,8 +295,7 @@ Status CatalogFollower::fetch(std::span<const CatalogChange> changes) {
         // Changed since the head was read: the change that did that comes later in the log.
         if (body == bodies.end() || body->name != entry->name || body->body != entry->revision.body)
           continue;
-        QUIRE_RETURN_IF_ERROR(copy_.apply(*entry, &*body));
-        ++applied_;
+        QUIRE_RETURN_IF_ERROR(apply(*entry, &*body));
       }
     }
     if (stop_) return catalog_away("the service stops");

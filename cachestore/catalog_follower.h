@@ -1,10 +1,11 @@
 /// This file declares how a store follows a shared catalog: it compares the whole once, and then
-/// applies the changes of other replicas in order.
+/// applies the changes of other replicas in order. What the disk has no room for is fetched later.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -26,7 +27,7 @@ class CatalogCopy {
   /// Returns which state of the document is here; zeros: none, or one that cannot be read.
   virtual CatalogRevision copied(const CatalogName& name) = 0;
   /// Stores a state of a document, unless a later one is or was here. Without a body that of before
-  /// stays.
+  /// stays. Errors: kResourceExhausted (the disk has no room for it; nothing has changed).
   virtual Status apply(const CatalogEntry& entry, const CatalogBody* body) = 0;
   /// Deletes the copy unless it is of a later change.
   virtual Status apply_removal(const CatalogName& name, std::uint64_t number) = 0;
@@ -43,6 +44,7 @@ class CatalogCopy {
   virtual void passed(const CatalogPosition& position) = 0;
   /// Small records of the store. Errors: kNotFound.
   virtual Result<std::string> load(std::string_view name) = 0;
+  /// Also where the disk has no room for documents.
   virtual Status save(std::string_view name, std::string_view value) = 0;
 };
 
@@ -77,6 +79,13 @@ class CatalogFollower {
   /// Brings these documents to the state that the catalog has now. Those that are not there are
   /// deleted here, by the changes of these numbers.
   Status fetch(std::span<const CatalogChange> changes);
+  /// Applies a state. One that the disk has no room for is left for fetch_missing(), and a copy of
+  /// an earlier text goes: it would pass for the document's.
+  Status apply(const CatalogEntry& entry, const CatalogBody* body);
+  void set_missing(const CatalogChange& change, const Status& why);
+  void set_here(const CatalogName& name);
+  /// Fetches documents for which there was no room, until there is none again.
+  Status fetch_missing();
   Status save_position();
   void set_state(const Status& status);
 
@@ -88,6 +97,13 @@ class CatalogFollower {
   CatalogPosition position_{};       // of the thread that steps
   Clock::time_point next_upkeep_{};  // of the thread that steps
   Clock::time_point next_trim_{};    // of the thread that steps
+  /// Changes up to position_ for which there was no room; of the thread that steps. While there are
+  /// some the position is not saved, so the next start has them from the log.
+  std::map<CatalogName, std::uint64_t> missing_;
+  bool too_many_missing_ = false;           // more than are remembered; of the thread that steps
+  CatalogName tried_;                       // last of missing_; of the thread that steps
+  Clock::time_point next_fetch_{};          // of missing_; of the thread that steps
+  std::atomic<std::uint64_t> not_here_{0};  // size of missing_
   std::atomic<std::uint64_t> behind_{0}, applied_{0}, whole_reads_{0};
   mutable std::mutex mu_;
   Status state_;               // guarded by mu_

@@ -139,6 +139,12 @@ Status StoreImpl::share_removal(std::string_view ns, std::string_view id, bool e
   return {};
 }
 
+Status StoreImpl::check_room(const DocumentManifest& next, std::uint64_t body_bytes) {
+  if (!catalog_) return {};
+  const std::uint64_t bytes = shared_head(next).size() + body_bytes;
+  return reserve(room_for(bytes), "document '" + next.id + "'").status();
+}
+
 Status StoreImpl::refresh(std::string_view ns, std::string_view id) {
   const CatalogName name{std::string(ns), std::string(id)};
   for (;;) {
@@ -206,6 +212,7 @@ Status StoreImpl::share_uses() {
       if (!old.ok()) return {};
       use.add_to(&*old);
       if (is_expired(*old, now_ms())) return {};
+      QUIRE_RETURN_IF_ERROR(check_room(*old, 0));
       std::vector<RecordWrite> batch;
       QUIRE_RETURN_IF_ERROR(share_version(*old, std::nullopt, std::nullopt, &batch, late));
       QUIRE_RETURN_IF_ERROR(store_update(*old, *old, std::move(batch)));

@@ -181,6 +181,7 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
   }
   QUIRE_RETURN_IF_ERROR(validate_manifest(m));
   std::string tokens = record::encode_tokens(m);
+  QUIRE_RETURN_IF_ERROR(check_room(m, tokens.size() + (text ? text->size() : 0)));
   QUIRE_RETURN_IF_ERROR(share_version(m, catalog_ ? std::optional(tokens) : std::nullopt, text,
                                       &batch, late, options.fence));
   batch.push_back({Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), std::move(tokens)});
@@ -346,6 +347,7 @@ Result<DocumentManifest> StoreImpl::update_version(
   next.expires_at_ms = edited.expires_at_ms;
   next.job_id = std::move(edited.job_id);
   QUIRE_RETURN_IF_ERROR(validate_manifest(next));
+  QUIRE_RETURN_IF_ERROR(check_room(next, 0));
   std::vector<RecordWrite> batch;
   QUIRE_RETURN_IF_ERROR(
       share_version(next, std::nullopt, std::nullopt, &batch, late, options.fence));
@@ -382,8 +384,11 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
                                   const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_catalog());
   const DocumentLock lock(*this, ns, id);
-  return in_turn(ns, id,
-                 [&](bool* late) { return remove_version(ns, id, if_expired_at, options, late); });
+  const Status s = in_turn(
+      ns, id, [&](bool* late) { return remove_version(ns, id, if_expired_at, options, late); });
+  // The state that is to be deleted need not fit here before.
+  if (!catalog_ || s.code() != Code::kResourceExhausted) return s;
+  return remove_unseen(ns, id, if_expired_at, options);
 }
 
 Status StoreImpl::remove_version(std::string_view ns, std::string_view id,
@@ -398,6 +403,34 @@ Status StoreImpl::remove_version(std::string_view ns, std::string_view id,
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
   QUIRE_RETURN_IF_ERROR(share_removal(ns, id, if_expired_at.has_value(), late));
   return remove_records(ns, id, old);
+}
+
+Status StoreImpl::remove_unseen(std::string_view ns, std::string_view id,
+                                std::optional<std::int64_t> if_expired_at,
+                                const CommitOptions& options) {
+  const CatalogName name{std::string(ns), std::string(id)};
+  for (;;) {
+    QUIRE_ASSIGN_OR_RETURN(const auto found, catalog_->heads({&name, 1}));
+    const auto old = read_head(ns, id);
+    if (found.empty()) {
+      if (old.code() != Code::kNotFound) QUIRE_RETURN_IF_ERROR(remove_records(ns, id, old));
+      return no_document(ns, id);
+    }
+    QUIRE_ASSIGN_OR_RETURN(const DocumentManifest there, record::decode_head(found[0].head));
+    if (!if_expired_at && !is_expired(there, now_ms()))
+      QUIRE_RETURN_IF_ERROR(check_version(options, there.version));
+    if (if_expired_at && !is_expired(there, *if_expired_at)) return no_document(ns, id);
+    const auto number = catalog_->remove(ns, id, found[0].revision.number,
+                                         if_expired_at.has_value());
+    if (number.code() == Code::kFailedPrecondition) continue;
+    QUIRE_RETURN_IF_ERROR(number.status());
+    ++catalog_written_;
+    {
+      const std::lock_guard lock(mu_);
+      removed_[catalog_key(kHeadKind, ns, id)] = *number;
+    }
+    return old.code() == Code::kNotFound ? Status() : remove_records(ns, id, old);
+  }
 }
 
 Status StoreImpl::remove_records(std::string_view ns, std::string_view id,

@@ -422,8 +422,7 @@ Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::stri
                                   Sync sync) {
   std::uint64_t payload = 0;
   for (const auto& w : writes) payload += w.key.size() + (w.value ? w.value->size() : 0);
-  // Room is for the log, the flushed file, and the rewrite of that file.
-  QUIRE_ASSIGN_OR_RETURN(const Reservation room, reserve(3 * payload + (64u << 10), what));
+  QUIRE_ASSIGN_OR_RETURN(const Reservation room, reserve(room_for(payload), what));
   QUIRE_RETURN_IF_ERROR(disk_->write(writes, sync));
   if (payload > 1u << 20) {  // the log's copy is removed before its room is released
     if (Status s = disk_->flush_records(); !s.ok())

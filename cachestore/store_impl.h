@@ -243,6 +243,11 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// the caller is looking for room. Returns how many.
   Result<std::size_t> move_some(MoveReport* report, bool reserves);
   void move_in_background();
+  /// Returns the room that records of so many bytes need: for the log, the flushed file, and the
+  /// rewrite of that file.
+  static constexpr std::uint64_t room_for(std::uint64_t payload) {
+    return 3 * payload + (64u << 10);
+  }
   Status write_with_room(std::span<const RecordWrite> writes, std::string_view what,
                          Sync sync = Sync::kYes);
 
@@ -276,6 +281,9 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Status remove_document(std::string_view ns, std::string_view id,
                          std::optional<std::int64_t> if_expired_at,
                          const CommitOptions& options = {});
+  /// Deletes a document of the shared catalog as it is there, without a copy of that here.
+  Status remove_unseen(std::string_view ns, std::string_view id,
+                       std::optional<std::int64_t> if_expired_at, const CommitOptions& options);
   void reschedule(const std::string& ns, const std::string& id, std::int64_t now_ms);
   Use pending_use(std::string_view key);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
@@ -310,7 +318,9 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
     return get_record(Family::kMeta, name);
   }
   Status save(std::string_view name, std::string_view value) override {
-    return put_record(Family::kMeta, name, value);
+    // A few bytes in place of others. A full disk keeps room for such, as for deletions.
+    const RecordWrite w{Family::kMeta, std::string(name), record::encode_opaque(value)};
+    return disk_->write(std::span(&w, 1), Sync::kYes);
   }
   /// Makes a change, and anew where another replica was first: on its state. The document's lock is
   /// held.
@@ -337,6 +347,9 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Status share_version(const DocumentManifest& next, std::optional<std::string> tokens,
                        std::optional<std::string_view> text, std::vector<RecordWrite>* batch,
                        bool* late, const std::optional<JobFence>& fence = std::nullopt);
+  /// Returns whether this store could hold a state that is about to be put into the shared catalog.
+  /// Errors: kResourceExhausted.
+  Status check_room(const DocumentManifest& next, std::uint64_t body_bytes);
   /// Deletes the document in the shared catalog, if it is there.
   Status share_removal(std::string_view ns, std::string_view id, bool expired, bool* late);
   /// Adds to the batch of a change without the catalog that what it had is to be compared.

@@ -28,6 +28,7 @@ struct CatalogStats {
   std::string reason;              ///< why it is not up; never with a password
   std::int64_t away_since_ms = 0;  ///< Unix milliseconds; 0: it is up
   std::uint64_t behind = 0;        ///< changes that are known and not applied yet
+  std::uint64_t not_here = 0;      ///< documents for whose state the disk has no room, now
   std::uint64_t applied = 0;       ///< changes of other replicas that were applied
   std::uint64_t written = 0;       ///< changes that this replica made
   std::uint64_t conflicts = 0;     ///< changes made anew since another replica was first

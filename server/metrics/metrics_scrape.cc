@@ -251,6 +251,8 @@ void catalog_metrics(FamilyList& out, const CatalogStats& catalog) {
             "1: the shared catalog is followed; 0: documents stay as they are here", catalog.up);
   out.gauge("quire_catalog_behind_changes", "Changes that are known and not applied here yet",
             number(catalog.behind));
+  out.gauge("quire_catalog_documents_not_here",
+            "Documents for whose state this replica's disk has no room", number(catalog.not_here));
   out.counter("quire_catalog_applied_total", "Changes of other replicas that were applied here",
               number(catalog.applied));
   out.counter("quire_catalog_written_total", "Changes that this replica made",

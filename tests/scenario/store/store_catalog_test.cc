@@ -265,6 +265,88 @@ TEST_F(StoreCatalog, ACrashBetweenCatalogAndStoreIsMended) {
   EXPECT_EQ(a.store->get_document_head("default", "d")->title, "not here");
 }
 
+struct StoreCatalogOnAFullDisk : StoreCatalog {
+  void SetUp() override {
+    for (const char* id : {"changed", "deleted", "renamed", "left"}) {
+      ASSERT_OK(test::put_document(*a.store, id, {1}));
+      ASSERT_TRUE(b.has(id, 1));
+    }
+    b.disk->free = 1u << 20;
+  }
+  bool misses(std::uint64_t documents) {
+    return soon([&] { return b.store->catalog_stats().not_here == documents; });
+  }
+};
+
+TEST_F(StoreCatalogOnAFullDisk, WhatHasNoRoomIsNotHereAndAllElseIsFollowed) {
+  ASSERT_OK(test::put_document(*a.store, "new", {2}));
+  ASSERT_OK(test::put_document(*a.store, "changed", {3}));
+  ASSERT_OK(a.rename("renamed", "another title"));
+  ASSERT_TRUE(misses(3));
+  ASSERT_OK(a.remove("deleted"));
+  EXPECT_TRUE(b.has("deleted", 0));
+  EXPECT_EQ(b.version("new"), 0u);
+  EXPECT_EQ(b.version("changed"), 0u) << "an earlier text does not pass for the document's";
+  EXPECT_EQ(b.version("renamed"), 1u) << "its text is still the document's";
+  EXPECT_EQ(b.version("left"), 1u);
+  EXPECT_EQ(b.store->refresh_document("default", "new").code(), Code::kResourceExhausted);
+  EXPECT_TRUE(b.store->catalog_stats().up);
+  // A start has what is missing from the log.
+  const auto position = [&] {
+    const std::lock_guard lock(b.disk->mu);
+    return b.disk->records.at({Family::kMeta, std::string(kCatalogPositionRecord)});
+  };
+  const std::string before = position();
+  ASSERT_OK(b.open(database));
+  ASSERT_TRUE(misses(3));
+  b.disk->free = 1ull << 40;
+  EXPECT_TRUE(misses(0));
+  EXPECT_EQ(b.version("new"), 1u);
+  EXPECT_EQ(b.version("changed"), 2u);
+  EXPECT_EQ(b.version("renamed"), 2u);
+  EXPECT_OK(b.store->get_text("default", "changed"));
+  EXPECT_TRUE(soon([&] { return position() != before; }));
+  database->cut_log();
+  ASSERT_OK(b.open(database));
+  EXPECT_EQ(b.store->catalog_stats().whole_reads, 0u) << "the next start needs no log before it";
+}
+
+TEST_F(StoreCatalogOnAFullDisk, DeletesGoThroughAndPostsChangeNothing) {
+  ASSERT_OK(test::put_document(*a.store, "new", {2}));
+  ASSERT_OK(a.rename("renamed", "another title"));
+  ASSERT_TRUE(misses(2));
+  CommitOptions earlier;
+  earlier.expected_version = 1;
+  EXPECT_EQ(b.store->delete_document("default", "renamed", earlier).code(),
+            Code::kFailedPrecondition);
+  for (const char* id : {"new", "renamed", "left"}) {
+    EXPECT_OK(b.remove(id)) << id;
+    EXPECT_EQ(b.version(id), 0u) << id;
+    EXPECT_TRUE(a.has(id, 0)) << id;
+  }
+  EXPECT_EQ(b.remove("unknown").code(), Code::kNotFound);
+  EXPECT_TRUE(misses(0));
+  EXPECT_EQ(b.store->commit_document(test::manifest_of("mine", {2}), test::text_of("mine")).code(),
+            Code::kResourceExhausted);
+  EXPECT_EQ(b.rename("changed", "mine").code(), Code::kResourceExhausted);
+  const std::lock_guard lock(database->mu);
+  EXPECT_FALSE(database->documents.contains({"default", "mine"}));
+  EXPECT_EQ(database->documents.at({"default", "changed"}).version, 1u);
+}
+
+TEST_F(StoreCatalogOnAFullDisk, OneThatNeverFitsDoesNotKeepTheOthersAway) {
+  for (int i = 0; i < 40; ++i)
+    ASSERT_OK(test::put_document(*a.store, "d" + std::to_string(i), {2}));
+  ASSERT_OK(a.store->commit_document(test::manifest_of("big", {2}, 20u << 20),
+                                     std::string(20u << 20, 'x')));
+  ASSERT_TRUE(misses(41));
+  b.disk->free = 20u << 20;
+  EXPECT_TRUE(misses(1));
+  EXPECT_EQ(b.version("big"), 0u);
+  b.disk->free = 1ull << 40;
+  EXPECT_TRUE(misses(0));
+}
+
 TEST_F(StoreCatalog, AStoreThatWasOffCatchesUp) {
   for (std::uint64_t i = 0; i < 30; ++i)
     ASSERT_OK(test::put_document(*a.store, "d" + std::to_string(i), {i}));
