@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/log.h"
 #include "server/json/text.h"
@@ -79,7 +80,20 @@ Result<AuditLog::File> AuditLog::open_file(const std::string& path) {
     ::close(fd);
     return cannot_open(path, error);
   }
-  return File{fd, S_ISREG(found.st_mode) && ends_within_line(path, found.st_size)};
+  return File(fd, S_ISREG(found.st_mode) && ends_within_line(path, found.st_size));
+}
+
+AuditLog::File::File(File&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), line_is_open_(other.line_is_open_) {}
+
+AuditLog::File& AuditLog::File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(line_is_open_, other.line_is_open_);
+  return *this;
+}
+
+AuditLog::File::~File() {
+  if (fd_ >= 0) ::close(fd_);
 }
 
 Status AuditLog::check(const std::string& path) {
@@ -93,11 +107,11 @@ Status AuditLog::check(const std::string& path) {
 }
 
 Result<std::unique_ptr<AuditLog>> AuditLog::open(std::string path) {
-  QUIRE_ASSIGN_OR_RETURN(const File file, open_file(path));
-  return std::unique_ptr<AuditLog>(new AuditLog(std::move(path), file));
+  QUIRE_ASSIGN_OR_RETURN(File file, open_file(path));
+  return std::unique_ptr<AuditLog>(new AuditLog(std::move(path), std::move(file)));
 }
 
-AuditLog::AuditLog(std::string path, File file) : path_(std::move(path)), file_(file) {
+AuditLog::AuditLog(std::string path, File file) : path_(std::move(path)), file_(std::move(file)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -108,7 +122,6 @@ AuditLog::~AuditLog() {
   }
   changed_.notify_all();
   thread_.join();
-  ::close(file_.fd);
 }
 
 void AuditLog::add(const AuditEntry& entry) {
@@ -124,12 +137,9 @@ void AuditLog::add(const AuditEntry& entry) {
   changed_.notify_one();
 }
 
-Status AuditLog::reopen() {
-  QUIRE_ASSIGN_OR_RETURN(const File file, open_file(path_));
+void AuditLog::use(File file) {
   std::lock_guard lock(file_mu_);
-  ::close(file_.fd);
-  file_ = file;
-  return {};
+  file_ = std::move(file);
 }
 
 std::uint64_t AuditLog::lost() const {
@@ -152,16 +162,16 @@ void AuditLog::lose(std::uint64_t lines, const std::string& reason) {
 
 /// Appends a line. On a full disk a part of it may be written, which the next line then ends.
 bool AuditLog::append(const std::string& line) {
-  const std::string text = (file_.line_is_open ? "\n" : "") + line + "\n";
+  const std::string text = (file_.line_is_open_ ? "\n" : "") + line + "\n";
   ssize_t written = 0;
   do {
-    written = ::write(file_.fd, text.data(), text.size());
+    written = ::write(file_.fd_, text.data(), text.size());
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(text.size())) {
-    file_.line_is_open = false;
+    file_.line_is_open_ = false;
     return true;
   }
-  if (written > 0) file_.line_is_open = true;
+  if (written > 0) file_.line_is_open_ = true;
   if (written >= 0) errno = ENOSPC;
   return false;
 }

@@ -49,17 +49,28 @@ class AuditLog {
   AuditLog& operator=(const AuditLog&) = delete;
 
   void add(const AuditEntry& entry);
-  /// Opens the path again, whose file a rotation may have renamed. Lines that still wait go to the
-  /// new file. On errors the old one stays in use. Errors: as open().
-  Status reopen();
+  /// A file that is open. It is closed with the object.
+  class File {
+   public:
+    File(int fd, bool line_is_open) : fd_(fd), line_is_open_(line_is_open) {}
+    File(File&& other) noexcept;
+    File& operator=(File&& other) noexcept;
+    ~File();
+
+   private:
+    friend class AuditLog;
+    int fd_ = -1;
+    bool line_is_open_ = false;  ///< it may end within a line
+  };
+  /// Opens the path again, whose file a rotation may have renamed. Nothing changes before use().
+  /// Errors: as open().
+  Result<File> open_again() const { return open_file(path_); }
+  /// Writes to this file from now on, also lines that wait.
+  void use(File file);
   /// Returns how many lines were lost.
   std::uint64_t lost() const;
 
  private:
-  struct File {
-    int fd = -1;
-    bool line_is_open = false;  ///< it may end within a line
-  };
   static Result<File> open_file(const std::string& path);
   AuditLog(std::string path, File file);
   void run();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/index.h"
@@ -427,12 +428,21 @@ class Service {
     config.policy.shadow_ratio = fresh.policy.shadow_ratio;
     config.explain = fresh.explain;
     config.metrics = fresh.metrics;
-    // The models themselves stay. What one may change is replaced below, once nothing can fail.
+    // The models themselves stay. What one may change is replaced below.
     QUIRE_ASSIGN_OR_RETURN(const auto further, read_further_models(fresh));
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
-    if (certificate_) QUIRE_RETURN_IF_ERROR(certificate_->reload());
+    TlsCertificate::Context certificate;
+    if (certificate_) {
+      QUIRE_ASSIGN_OR_RETURN(certificate, certificate_->read_again());
+    }
+    std::optional<AuditLog::File> audit;
+    if (services_.audit) {
+      QUIRE_ASSIGN_OR_RETURN(audit, services_.audit->open_again());
+    }
+    // From here on nothing can fail: either all is new or nothing.
+    if (certificate) certificate_->use(std::move(certificate));
+    if (audit) services_.audit->use(std::move(*audit));
     if (services_.tokens) services_.tokens->reload();
-    if (services_.audit) QUIRE_RETURN_IF_ERROR(services_.audit->reopen());
     services_.explain->set_capacity(to_size(config.explain.retain));
     services_.metrics->set_per_namespace(config.metrics.per_namespace);
     for (std::size_t i = 0; services_.ready && i < services_.further.size(); ++i) {

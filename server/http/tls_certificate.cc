@@ -52,18 +52,20 @@ Result<std::shared_ptr<TlsCertificate>> TlsCertificate::load(std::string certifi
                                                              std::string key_file) {
   std::shared_ptr<TlsCertificate> out(
       new TlsCertificate(std::move(certificate_file), std::move(key_file)));
-  QUIRE_RETURN_IF_ERROR(out->reload());
+  QUIRE_ASSIGN_OR_RETURN(out->context_, out->read_again());
   return out;
 }
 
-Status TlsCertificate::reload() {
-  QUIRE_ASSIGN_OR_RETURN(auto context, read_files(certificate_file_, key_file_));
-  std::lock_guard lock(mu_);
-  context_ = std::move(context);
-  return {};
+Result<TlsCertificate::Context> TlsCertificate::read_again() const {
+  return read_files(certificate_file_, key_file_);
 }
 
-std::shared_ptr<ssl::context> TlsCertificate::context() const {
+void TlsCertificate::use(Context context) {
+  std::lock_guard lock(mu_);
+  context_ = std::move(context);
+}
+
+TlsCertificate::Context TlsCertificate::context() const {
   std::lock_guard lock(mu_);
   return context_;
 }

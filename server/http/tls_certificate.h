@@ -18,9 +18,12 @@ class TlsCertificate {
   /// cannot be read, is no PEM, or the key does not belong to the certificate).
   static Result<std::shared_ptr<TlsCertificate>> load(std::string certificate_file,
                                                       std::string key_file);
-  /// Reads the files again, for new connections. On errors the former certificate stays.
-  Status reload();
-  std::shared_ptr<boost::asio::ssl::context> context() const;
+  using Context = std::shared_ptr<boost::asio::ssl::context>;
+  /// Reads the files again. Nothing changes before use(). Errors: as load().
+  Result<Context> read_again() const;
+  /// New connections begin with this certificate.
+  void use(Context context);
+  Context context() const;
 
  private:
   TlsCertificate(std::string certificate_file, std::string key_file)
@@ -28,7 +31,7 @@ class TlsCertificate {
 
   const std::string certificate_file_, key_file_;
   mutable std::mutex mu_;
-  std::shared_ptr<boost::asio::ssl::context> context_;  // guarded by mu_
+  Context context_;  // guarded by mu_
 };
 
 }  // namespace quire

@@ -7,7 +7,10 @@
 #include <set>
 
 #include "cachestore/format/key.h"
+#include "server/http/http_client.h"
 #include "tests/support/service_process.h"
+#include "tests/support/soon.h"
+#include "tests/unit/server/http/test_certificate.h"
 
 namespace quire::testing {
 namespace {
@@ -351,6 +354,42 @@ TEST(Lifecycle, HangupNamesTheSettingsThatNeedARestart) {
   const auto config = service.json("GET", "/v1/admin/config");
   EXPECT_EQ(int_at(config, "limits.documents_per_query"), 6);
   EXPECT_EQ(int_at(config, "limits.document_tokens"), 5000);
+  EXPECT_EQ(service.stop(), 0);
+}
+
+TEST(Lifecycle, AHangupThatFailsChangesNothingAndTheNextOneAll) {
+  TempFolder folder;
+  const auto audit = folder.path() / "audit.jsonl", old = folder.path() / "audit.1";
+  write_certificate(folder.path(), "server");
+  ServiceProcess service;
+  service.start(folder.path() / "store",
+                {"--server.tls_certificate=" + (folder.path() / "server.pem").string(),
+                 "--server.tls_key=" + (folder.path() / "server.key").string(),
+                 "--log.audit=" + audit.string()},
+                /*until_ready=*/false);
+  const auto answers_with = [&](const std::filesystem::path& certificate) {
+    ServerAddress address;
+    address.scheme = "https";
+    address.port = std::to_string(service.port());
+    address.ca_file = certificate;
+    ClientRequest request;
+    request.target = "/readyz";
+    const auto reply = http_call(address, request);
+    return reply.ok() && reply->status == 200;
+  };
+  ASSERT_TRUE(soon([&] { return answers_with(folder.path() / "server.pem"); }));
+  std::filesystem::rename(folder.path() / "server.pem", folder.path() / "former.pem");
+  write_certificate(folder.path(), "server");
+  std::filesystem::rename(audit, old);
+  std::filesystem::create_directory(audit);
+  service.signal(SIGHUP);
+  ASSERT_TRUE(service.wait_for_log("reload refused"));
+  EXPECT_TRUE(answers_with(folder.path() / "former.pem"));
+  std::filesystem::remove(audit);
+  service.signal(SIGHUP);
+  ASSERT_TRUE(service.wait_for_log("reloaded keys, limits and certificate"));
+  EXPECT_TRUE(answers_with(folder.path() / "server.pem"));
+  EXPECT_TRUE(std::filesystem::is_regular_file(audit));
   EXPECT_EQ(service.stop(), 0);
 }
 
