@@ -83,11 +83,11 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
   if (!written.ok()) {
     record.num_packs = done;
     drop_inputs(record);
-    const std::lock_guard lock(mu_);
-    adding_.erase(record.id);
     // It may be there, or come later, unless the name is that of another replica's job.
     const bool unknown = shared_ != nullptr && written.code() != Code::kFailedPrecondition;
-    if (unknown) refused_jobs_.insert(record.id);
+    if (unknown) refuse(record.id);
+    const std::lock_guard lock(mu_);
+    adding_.erase(record.id);
     queued_items_ -= items;
     queued_bytes_ -= bytes;
     return written.with_context("the job could not be saved");
@@ -484,6 +484,7 @@ void JobTable::fill(IngestStats& stats) const {
   stats.bytes_waiting = queued_bytes_;
   stats.documents_in_flight = static_cast<std::int64_t>(in_flight_);
   stats.accepting = !stopping_;
+  stats.jobs_refused = static_cast<std::int64_t>(refused_jobs_.size());
   for (const auto& [id, job] : jobs_) {
     if (job->lost) continue;
     stats.jobs_queued += job->record.status == JobStatus::kQueued;

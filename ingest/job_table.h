@@ -245,6 +245,8 @@ class JobTable final : public JobBoard {
   Status add_shared(const JobRecord& record, std::span<const NamedText> parts);
   Status adopt(const std::string& id);
   Status add_marks(JobRecord* record);  // enters which items are done
+  void refuse(const std::string& id);
+  void forget_refused(std::chrono::steady_clock::time_point asked);
   Status call_off(const std::string& id);
   Status adopt_inputs(const JobRecord& record);
   Status tell_foreign();
@@ -278,10 +280,13 @@ class JobTable final : public JobBoard {
   /// After a commit that found the catalog away: it is not asked again and again.
   std::chrono::steady_clock::time_point none_before_{};
   std::vector<std::weak_ptr<Waiter>> waiters_;
-  std::vector<std::shared_ptr<Waiter>> settled_;     // calls due by the notifier
-  std::vector<JobPtr> ended_;                        // jobs that the notifier has yet to report
-  std::set<std::string, std::less<>> adding_;        // jobs that are shared and not in jobs_ yet
-  std::set<std::string, std::less<>> refused_jobs_;  // their callers were told that none was taken
+  std::vector<std::shared_ptr<Waiter>> settled_;  // calls due by the notifier
+  std::vector<JobPtr> ended_;                     // jobs that the notifier has yet to report
+  std::set<std::string, std::less<>> adding_;     // jobs that are shared and not in jobs_ yet
+  /// Jobs whose callers were told that none was taken, and since when. The catalog may have them,
+  /// and until some time later they may still come there.
+  std::map<std::string, std::chrono::steady_clock::time_point, std::less<>> refused_jobs_;
+  bool refused_lost_ = false;  // there were too many, and that was said
   std::vector<Foreign> foreign_;
   bool named_ = false;   // the replica's name is saved, and its earlier jobs are its own
   bool synced_ = false;  // which of the jobs here are this replica's is known

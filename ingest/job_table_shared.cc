@@ -19,6 +19,10 @@ constexpr std::chrono::seconds kShareEvery{5};  // of a job that has not ended
 constexpr std::chrono::seconds kSyncEvery{1};   // while there are jobs
 constexpr int kSyncsPerLease = 4;               // while there are none
 constexpr std::chrono::hours kPurgeEvery{1};
+/// Posts that failed and whose jobs are called off where the catalog has them.
+constexpr std::size_t kMostRefused = 10'000;
+/// The database ends a lost transaction after the time limit of the catalog; this is far more.
+constexpr int kRefusedTimeouts = 12;
 /// How long a job that cannot go on here is left to others.
 constexpr std::chrono::seconds kSetAside{30};
 constexpr std::size_t kClaimedAtOnce = 32;
@@ -205,6 +209,7 @@ Status JobTable::sync_shared() {
   std::vector<std::string> except(unreadable_.begin(), unreadable_.end());
   std::erase_if(set_aside_, [&](const auto& job) { return now >= job.second; });
   for (const auto& [id, until] : set_aside_) except.push_back(id);
+  const auto asked = SteadyClock::now();
   QUIRE_ASSIGN_OR_RETURN(const std::vector<OwnJob> own, shared_->renew(room, except));
   for (const OwnJob& job : own) {
     bool known = false, ended = false, refused = false;
@@ -264,6 +269,7 @@ Status JobTable::sync_shared() {
     next_sync_ = now + (busy ? std::min<std::chrono::milliseconds>(kSyncEvery, idle) : idle);
   }
   for (const JobPtr& job : forgotten) drop_records(job);
+  forget_refused(asked);  // those that are there were called off above
   if (now >= next_purge_) {
     next_purge_ = now + kPurgeEvery;
     QUIRE_RETURN_IF_ERROR(shared_->purge(options_.job_retention_ms));
@@ -301,6 +307,34 @@ Status JobTable::add_marks(JobRecord* record) {
       record->items[to_size(item.item)] = mark->items[0];
   }
   return {};
+}
+
+/// Remembers a job to call off, in place of the oldest where there are too many.
+void JobTable::refuse(const std::string& id) {
+  std::string lost;
+  bool first = false;
+  {
+    const std::lock_guard lock(mu_);
+    refused_jobs_.emplace(id, SteadyClock::now());
+    if (refused_jobs_.size() > kMostRefused) {  // names of jobs begin with their time
+      lost = refused_jobs_.begin()->first;
+      refused_jobs_.erase(refused_jobs_.begin());
+      first = !std::exchange(refused_lost_, true);
+    }
+  }
+  if (first)
+    log_warning(
+        "too many posts failed while the shared catalog was away: if it has one of the first of "
+        "them, the job is carried out although its caller was told that it was not taken",
+        {{"job_id", lost}});
+}
+
+/// Forgets jobs that are not in the catalog, as was asked at this time, and cannot come any more.
+void JobTable::forget_refused(SteadyClock::time_point asked) {
+  const auto until = asked - kRefusedTimeouts * store_.options().catalog.timeout;
+  const std::lock_guard lock(mu_);
+  std::erase_if(refused_jobs_, [&](const auto& job) { return job.second < until; });
+  if (refused_jobs_.empty()) refused_lost_ = false;
 }
 
 /// Ends a job that reached the catalog although its caller was told that it did not.

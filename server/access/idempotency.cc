@@ -1,7 +1,10 @@
 #include "server/access/idempotency.h"
 
+#include <utility>
 #include <vector>
 
+#include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/format/byte_io.h"
 
 namespace quire {
@@ -82,6 +85,10 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
     QUIRE_RETURN_IF_ERROR(s);
   }
   if (here.outcome != Outcome::kFirst) return here;
+  if (const Status s = check_unreported(); !s.ok()) {
+    forget(slot);
+    return s;
+  }
 
   const std::shared_lock together(catalog_mu_);
   const auto found = shared->begin(sha256(slot), body, options_.keep);
@@ -110,6 +117,26 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
   there.outcome = found->outcome == SharedReply::Outcome::kMismatch ? Outcome::kMismatch
                                                                     : Outcome::kInProgress;
   return there;
+}
+
+/// What has begun in the catalog, or may have, must be ended there. So that this has a bound, no
+/// more begins while too much of it waits.
+Status IdempotencyStore::check_unreported() {
+  bool first = false;
+  std::size_t waiting = 0;
+  {
+    std::lock_guard lock(mu_);
+    waiting = unreported_.size();
+    if (waiting < options_.max_unreported) return {};
+    first = !std::exchange(unreported_said_, true);
+  }
+  if (first)
+    log_warning(
+        "requests with an Idempotency-Key are refused until the shared catalog knows how earlier "
+        "ones ended",
+        {{"requests", std::to_string(waiting)}});
+  return catalog_away("it does not know yet how " + std::to_string(waiting) +
+                      " earlier requests ended");
 }
 
 IdempotencyStore::Lookup IdempotencyStore::begin_here(const std::string& slot, const Digest& body,
@@ -214,6 +241,10 @@ Status IdempotencyStore::settle() {
   }
   for (const std::string& slot : slots)
     if (Status s = report(*shared, slot); !s.ok() && !is_another_ones(s)) return s;
+  {
+    std::lock_guard lock(mu_);
+    unreported_said_ = false;
+  }
   if (!purge) return {};
   QUIRE_RETURN_IF_ERROR(shared->purge(options_.keep));
   std::lock_guard lock(mu_);

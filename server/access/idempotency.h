@@ -32,6 +32,8 @@ class IdempotencyStore {
     std::chrono::seconds keep{24 * 3600};
     std::size_t max_entries = 10000;
     std::size_t max_bytes = 64u << 20;
+    /// Slots of whose end the catalog does not know. Beyond it no further one begins.
+    std::size_t max_unreported = 10000;
   };
   /// Whether a reply lasts while the service runs, or save() keeps it over a restart and other
   /// replicas have it, too.
@@ -51,6 +53,7 @@ class IdempotencyStore {
   /// Looks up `slot`: API key + namespace + method + path with its query + Idempotency-Key. After
   /// kFirst the caller does the work, then calls complete() or forget(). (catalog, for kRestart)
   /// Errors, for kRestart: catalog_is_away(); nothing was begun, or the reply cannot be given yet.
+  /// So it is also while there is too much that the catalog does not know.
   Result<Lookup> begin(const std::string& slot, const Digest& body, Keep keep = Keep::kRunning);
   /// (catalog) Errors: kFailedPrecondition (another replica has the request, and its reply counts);
   /// catalog_is_away(). The reply must not be given then: if this replica dies before settle()
@@ -85,6 +88,7 @@ class IdempotencyStore {
     bool shared = false;   // the catalog knows that this replica has begun it
     bool reported = true;  // the catalog knows how it ended, too
   };
+  Status check_unreported();
   Status report(SharedReplies& shared, const std::string& slot);
   Lookup begin_here(const std::string& slot, const Digest& body, Keep keep);
   bool insert(const std::string& slot, Entry entry);
@@ -103,6 +107,7 @@ class IdempotencyStore {
   SharedReplies* shared_ = nullptr;                 // guarded by mu_
   /// Slots that have ended, or may have begun, without the catalog's knowledge. Guarded by mu_.
   std::unordered_set<std::string> unreported_;
+  bool unreported_said_ = false;    // that there are too many; guarded by mu_
   Clock::time_point next_purge_{};  // guarded by mu_
 };
 

@@ -160,6 +160,7 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"remote_turns_waiting", {"gauge", {}}},
       {"documents", {"gauge", {"status"}}},
       {"ingest_jobs", {"gauge", {"status"}}},
+      {"ingest_refused_jobs", {"gauge", {}}},
       {"ingest_tokens_total", {"counter", {}}},
       {"deduplicated_tokens_total", {"counter", {}}},
       {"ingest_duration_seconds", {"histogram", {}}},

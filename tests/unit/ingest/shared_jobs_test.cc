@@ -21,7 +21,9 @@ using testing::soon;
 
 /// A document service with a store of its own.
 struct Node {
-  explicit Node(std::shared_ptr<MemoryDatabase> shared) : database(std::move(shared)) {
+  explicit Node(std::shared_ptr<MemoryDatabase> shared,
+                std::chrono::milliseconds catalog_timeout = std::chrono::seconds(5))
+      : database(std::move(shared)), timeout(catalog_timeout) {
     options.maintenance_interval_ms = 0;  // tests call tend()
     open();
   }
@@ -30,6 +32,7 @@ struct Node {
     StoreOptions so;
     so.dram_bytes = 16 << 20;
     so.catalog.poll = poll;
+    so.catalog.timeout = timeout;
     so.catalog.job_lease = std::chrono::milliseconds(0);  // each tend() looks
     auto opened = open_store_on(so, std::make_unique<MemoryTier>(disk), {},
                                 with_catalog ? std::make_unique<MemoryCatalog>(database) : nullptr);
@@ -76,7 +79,7 @@ struct Node {
   }
 
   std::shared_ptr<MemoryDatabase> database;
-  std::chrono::milliseconds poll{10};
+  std::chrono::milliseconds poll{10}, timeout;
   IngestOptions options;
   std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
   std::unique_ptr<AdminStore> store;
@@ -583,6 +586,19 @@ TEST_F(SharedJobsTest, AJobThatWasRefusedIsNotDoneThoughItReachedTheCatalog) {
   EXPECT_EQ(b.end_of(id).status, JobStatus::kCancelled);
   EXPECT_EQ(a.engine->prefills(), 0);
   EXPECT_EQ(b.content("d0"), "text 0");
+}
+
+TEST_F(SharedJobsTest, PostsThatFailedAreForgottenOnceTheirJobsCannotComeAnyMore) {
+  Node c(database, std::chrono::milliseconds(0));
+  c.engine->close();
+  database->set_fault([](std::string_view operation) {
+    return operation == "jobs" ? catalog_away("it is away in this test") : Status();
+  });
+  for (int i = 0; i < 10'010; ++i)
+    ASSERT_FALSE(c.service->submit("default", one(doc("d", "refused")), {}).ok());
+  EXPECT_EQ(c.service->stats().jobs_refused, 10'000) << "there is a bound";
+  database->set_fault({});
+  EXPECT_TRUE(soon([&] { return c.tend().ok() && c.service->stats().jobs_refused == 0; }));
 }
 
 /// Runs `then` before the next operation of this name.

@@ -247,6 +247,24 @@ TEST_F(SharedIdempotency, WhileTheCatalogIsAwayNothingBeginsAndNothingIsForgotte
   EXPECT_EQ(table.purges, 1) << "once an hour";
 }
 
+TEST_F(SharedIdempotency, TooMuchThatTheCatalogDoesNotKnowKeepsFurtherRequestsFromBeginning) {
+  Store few{{.max_unreported = 3}};
+  int calls = 0;
+  MemoryReplies replies(table, "few", [&] { return ++calls, call(); });
+  few.share(&replies);
+  const auto begin_few = [&](const std::string& slot) {
+    return few.begin(slot, sha256("b"), Store::Keep::kRestart).status();
+  };
+  away = true;
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(catalog_is_away(begin_few("k" + std::to_string(i))));
+  EXPECT_EQ(calls, 3) << "only these may have begun";
+  EXPECT_EQ(few.size(), 0u);
+  away = false;
+  EXPECT_TRUE(catalog_is_away(begin_few("k"))) << "it has yet to be told of them";
+  EXPECT_OK(few.settle());
+  EXPECT_OK(begin_few("k"));
+}
+
 TEST_F(SharedIdempotency, ALongReplyIsNotShared) {
   EXPECT_EQ(begin(a, "k"), Outcome::kFirst);
   (void)a.complete("k", reply(std::string(5u << 20, 'x')));
