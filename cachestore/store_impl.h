@@ -305,7 +305,7 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   bool use_moves_end(std::string_view ns, std::string_view id);
 
   // ---- the shared catalog: store_catalog.cc, store_records.cc ----
-  void keep_shared_meta(std::string_view name, const std::string& value);
+  class SharedMetaUse;
   CatalogRevision copied(const CatalogName& name) override;
   Status apply(const CatalogEntry& entry, const CatalogBody* body) override;
   Status apply_removal(const CatalogName& name, std::uint64_t number) override;
@@ -405,6 +405,14 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   DocumentWatcher watcher_;  // guarded by watcher_mu_
 
   std::mutex shared_meta_mu_;  // of one change of a shared record at a time
+  /// Held while a copy of a shared record is written.
+  std::mutex shared_copies_mu_;
+  struct SharedCopy {
+    int users = 0;
+    std::uint64_t revision = 0;  // of what the users have kept; 0: they have not
+  };
+  /// Records that are read or changed in the catalog now; guarded by shared_copies_mu_
+  std::map<std::string, SharedCopy, std::less<>> shared_copies_;
 
   std::mutex recall_mu_;
   struct WaitingRecall {

@@ -25,6 +25,46 @@ Result<Value> optional_value(Result<std::string> found) {
 
 }  // namespace
 
+/// The use of a record from before it is read in the catalog until a copy is kept. Of uses at the
+/// same time the latest revision stays, whichever comes to keep its own first.
+class StoreImpl::SharedMetaUse {
+ public:
+  SharedMetaUse(StoreImpl& store, std::string_view name) : store_(store), name_(name) {
+    const std::lock_guard lock(store_.shared_copies_mu_);
+    ++store_.shared_copies_[name_].users;
+  }
+  ~SharedMetaUse() {
+    const std::lock_guard lock(store_.shared_copies_mu_);
+    const auto it = store_.shared_copies_.find(name_);
+    if (--it->second.users == 0) store_.shared_copies_.erase(it);
+  }
+  SharedMetaUse(const SharedMetaUse&) = delete;
+  SharedMetaUse& operator=(const SharedMetaUse&) = delete;
+
+  /// Keeps a copy for when the catalog is away. That it could not be written harms nobody now.
+  void keep(std::uint64_t revision, const std::string& value) {
+    if (!store_.check_writable().ok()) return;
+    const std::lock_guard lock(store_.shared_copies_mu_);
+    std::uint64_t& kept = store_.shared_copies_.at(name_).revision;
+    if (revision <= kept) return;
+    kept = revision;
+    const auto copy = store_.get_meta(name_);
+    Status s;
+    if (value.empty()) {
+      if (copy.ok()) s = store_.delete_meta(name_);
+    } else if (!copy.ok() || *copy != value) {
+      s = store_.put_derived(name_, value);
+    }
+    if (!s.ok())
+      log_warning("the copy of a shared record could not be written",
+                  {{"record", name_}, {"reason", s.to_string()}});
+  }
+
+ private:
+  StoreImpl& store_;
+  const std::string name_;
+};
+
 Result<std::string> Store::get_shared_meta(std::string_view name) { return get_meta(name); }
 
 Status Store::update_shared_meta(std::string_view name, const RecordChange& change) {
@@ -36,6 +76,7 @@ Status Store::update_shared_meta(std::string_view name, const RecordChange& chan
 
 Result<std::string> StoreImpl::get_shared_meta(std::string_view name) {
   if (!catalog_) return get_meta(name);
+  SharedMetaUse use(*this, name);
   auto shared = catalog_->records().get(name);
   if (catalog_is_away(shared.status())) {
     auto copy = get_meta(name);
@@ -44,7 +85,7 @@ Result<std::string> StoreImpl::get_shared_meta(std::string_view name) {
   }
   QUIRE_RETURN_IF_ERROR(shared.status());
   if (shared->revision == 0) return get_meta(name);
-  keep_shared_meta(name, shared->value);
+  use.keep(shared->revision, shared->value);
   if (shared->value.empty()) return Status::not_found("no record " + std::string(name));
   return std::move(shared->value);
 }
@@ -53,6 +94,7 @@ Status StoreImpl::update_shared_meta(std::string_view name, const RecordChange& 
   const std::lock_guard lock(shared_meta_mu_);
   if (!catalog_) return Store::update_shared_meta(name, change);
   QUIRE_RETURN_IF_ERROR(check_writable());
+  SharedMetaUse use(*this, name);
   for (unsigned i = 0; i < kTries; ++i) {
     QUIRE_ASSIGN_OR_RETURN(SharedRecord shared, catalog_->records().get(name));
     Value before;
@@ -72,26 +114,11 @@ Status StoreImpl::update_shared_meta(std::string_view name, const RecordChange& 
       continue;
     }
     QUIRE_RETURN_IF_ERROR(put);
-    keep_shared_meta(name, value);
+    use.keep(shared.revision + 1, value);
     return {};
   }
   return Status::exhausted("other replicas change the record " + std::string(name) +
                            " all the time; try again later");
-}
-
-/// Keeps a copy for when the catalog is away. That it could not be written harms nobody now.
-void StoreImpl::keep_shared_meta(std::string_view name, const std::string& value) {
-  if (!check_writable().ok()) return;
-  const auto copy = get_meta(name);
-  Status s;
-  if (value.empty()) {
-    if (copy.ok()) s = delete_meta(name);
-  } else if (!copy.ok() || *copy != value) {
-    s = put_derived(name, value);
-  }
-  if (!s.ok())
-    log_warning("the copy of a shared record could not be written",
-                {{"record", std::string(name)}, {"reason", s.to_string()}});
 }
 
 }  // namespace quire

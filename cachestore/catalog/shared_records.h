@@ -22,8 +22,8 @@ class SharedRecords {
  public:
   virtual ~SharedRecords() = default;
   virtual Result<SharedRecord> get(std::string_view name) = 0;
-  /// Makes this the value, durably, if the record has the revision `expected`. Errors:
-  /// kFailedPrecondition (it has another).
+  /// Makes this the value, durably, if the record has the revision `expected`; it then has the next
+  /// one. Errors: kFailedPrecondition (it has another).
   virtual Status put(std::string_view name, std::string_view value, std::uint64_t expected) = 0;
 };
 

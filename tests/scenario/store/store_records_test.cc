@@ -97,6 +97,27 @@ TEST_F(SharedRecordsTest, AChangeMeetsTheLatestValue) {
   EXPECT_EQ(a.value(), "ba");
 }
 
+TEST_F(SharedRecordsTest, AReadThatAChangeOvertakesLeavesTheCopyOfTheChange) {
+  const RecordChange remove = [](const Value&) -> Result<Value> { return Value(); };
+  struct Case {
+    RecordChange change;
+    std::string after;
+  };
+  ASSERT_OK(b.store->update_shared_meta(kName, append("x")));
+  for (const Case& c : {Case{append("y"), "xy"}, Case{remove, "none"}, Case{append("z"), "z"}}) {
+    bool first = true;
+    database->records.after_get = [&](std::string_view) {
+      if (!std::exchange(first, false)) return;
+      EXPECT_OK(b.store->update_shared_meta(kName, c.change));
+    };
+    (void)b.value();
+    database->records.after_get = {};
+    const auto copy = b.store->get_meta(kName);
+    EXPECT_EQ(copy.ok() ? *copy : "none", c.after);
+    EXPECT_EQ(b.value(), c.after);
+  }
+}
+
 TEST_F(SharedRecordsTest, WhileTheCatalogIsAwayTheCopyAnswersAndNothingChanges) {
   ASSERT_OK(a.store->update_shared_meta(kName, append("x")));
   EXPECT_EQ(b.value(), "x");

@@ -19,6 +19,8 @@ class MemoryRecords final : public SharedRecords {
     std::map<std::string, SharedRecord, std::less<>> records;  // guarded by mu
     /// Called before each change with its name.
     std::function<void(std::string_view name)> before_put;
+    /// Called after each read with its name.
+    std::function<void(std::string_view name)> after_get;
   };
 
   /// `call` is asked before each operation; an error is its result.
@@ -26,9 +28,13 @@ class MemoryRecords final : public SharedRecords {
 
   Result<SharedRecord> get(std::string_view name) override {
     QUIRE_RETURN_IF_ERROR(call_());
-    const std::lock_guard lock(t_.mu);
-    const auto it = t_.records.find(name);
-    return it == t_.records.end() ? SharedRecord() : it->second;
+    SharedRecord found;
+    {
+      const std::lock_guard lock(t_.mu);
+      if (const auto it = t_.records.find(name); it != t_.records.end()) found = it->second;
+    }
+    if (t_.after_get) t_.after_get(name);
+    return found;
   }
   Status put(std::string_view name, std::string_view value, std::uint64_t expected) override {
     QUIRE_RETURN_IF_ERROR(call_());
