@@ -225,7 +225,8 @@ class JobTable final : public JobBoard {
   PendingDocument describe(const ItemRef& ref) const;
   std::optional<PendingDocument> latest(const ActiveKey& active) const;
   void lose(const JobPtr& job);
-  /// Forgets a lost job that nothing works on; its records are left.
+  /// Forgets a lost job that nothing works on. If this returns true, drop_records() must follow:
+  /// until then the job is not adopted again, as its records would go with those of before.
   bool forget_if_idle(const JobPtr& job);
 
   Status load();                                           // (disk)
@@ -286,7 +287,8 @@ class JobTable final : public JobBoard {
   /// Jobs whose callers were told that none was taken, and since when. The catalog may have them,
   /// and until some time later they may still come there.
   std::map<std::string, std::chrono::steady_clock::time_point, std::less<>> refused_jobs_;
-  bool refused_lost_ = false;  // there were too many, and that was said
+  bool refused_lost_ = false;                    // there were too many, and that was said
+  std::set<std::string, std::less<>> dropping_;  // jobs between these two calls
   std::vector<Foreign> foreign_;
   bool named_ = false;   // the replica's name is saved, and its earlier jobs are its own
   bool synced_ = false;  // which of the jobs here are this replica's is known

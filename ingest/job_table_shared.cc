@@ -115,7 +115,9 @@ void JobTable::lose(const Work& work) {
 bool JobTable::forget_if_idle(const JobPtr& job) {
   const bool idle = std::ranges::all_of(
       job->states, [](const ItemState& state) { return state.stage == Stage::kDone; });
-  return idle && !job->persisting && !job->sharing && jobs_.erase(job->record.id) > 0;
+  if (!idle || job->persisting || job->sharing || jobs_.erase(job->record.id) == 0) return false;
+  dropping_.insert(job->record.id);
+  return true;
 }
 
 void JobTable::drop_records(const JobPtr& job) {
@@ -124,6 +126,8 @@ void JobTable::drop_records(const JobPtr& job) {
   if (!s.ok() && s.code() != Code::kNotFound)
     log_warning("the record of a job that another replica has could not be removed",
                 {{"job_id", job->record.id}, {"error", s.to_string()}});
+  const std::lock_guard lock(mu_);
+  dropping_.erase(job->record.id);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -217,7 +221,8 @@ Status JobTable::sync_shared() {
       const std::lock_guard lock(mu_);
       refused = refused_jobs_.contains(job.id);
       const auto it = jobs_.find(job.id);
-      known = it != jobs_.end() || adding_.contains(job.id);
+      // What is left of it from before goes first, and the next time it is adopted.
+      known = it != jobs_.end() || adding_.contains(job.id) || dropping_.contains(job.id);
       if (it != jobs_.end()) {
         const Job& local = *it->second;
         ended = !local.lost && local.record.status >= JobStatus::kSucceeded && !local.dirty &&

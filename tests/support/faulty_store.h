@@ -63,6 +63,9 @@ class FaultyStore final : public Store {
   /// Runs before a document is committed, on the worker's thread. Set it before the first commit.
   std::function<void()> before_commit;
 
+  /// Runs before texts of jobs are deleted. Set it while nothing else uses the store.
+  std::function<void()> before_texts_deleted;
+
   /// Acts as a store with a shared tier, which is asked by this. Empty: there is none.
   std::function<void(RecallRequest request, RecallDone done)> on_recall;
   bool recalls() const override { return on_recall || behind_->recalls(); }
@@ -289,6 +292,7 @@ class FaultyStore final : public Store {
     return behind_->get_waiting_text(n);
   }
   Status delete_waiting_texts(std::span<const std::string> n) override {
+    if (before_texts_deleted) before_texts_deleted();
     return fault() ? status_ : behind_->delete_waiting_texts(n);
   }
   Result<std::vector<std::string>> list_waiting_texts(std::string_view after,

@@ -2,12 +2,14 @@
 // and nothing is done twice.
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/format/catalog_keys.h"
 #include "cachestore/store_impl.h"
 #include "ingest/document/job_record.h"
+#include "tests/support/faulty_store.h"
 #include "tests/support/harness/ingest_fixture.h"
 #include "tests/support/harness/memory_catalog.h"
 #include "tests/support/harness/memory_tier.h"
@@ -257,6 +259,61 @@ TEST_F(SharedJobsTest, AJobOfAReplicaThatIsGoneGoesOnElsewhereFromWhereItWas) {
   })) << "nothing of it is left there";
   EXPECT_EQ(a.service->stats().documents_in_flight, 0);
   EXPECT_EQ(a.service->stats().documents_waiting, 0);
+}
+
+TEST_F(SharedJobsTest, AJobThatComesBackWhileItsRecordsGoIsWholeAgain) {
+  StoreOptions options;
+  options.catalog.poll = a.poll;
+  options.catalog.job_lease = std::chrono::milliseconds(0);
+  auto opened = open_store_on(options, std::make_unique<MemoryTier>(std::make_shared<MemoryDisk>()),
+                              {}, std::make_unique<MemoryCatalog>(database));
+  ASSERT_OK(opened);
+  std::unique_ptr<Store> inner = std::move(*opened);
+  FaultyStore store(inner);
+  FakeEngine engine(store, "m-00000001");
+  IngestOptions ingest;
+  ingest.maintenance_interval_ms = 0;
+  ingest.max_documents_in_flight = 1;
+  auto made = create_ingest_service(ingest, store, engine);
+  ASSERT_OK(made);
+  IngestService& c = **made;
+  // A commit holds the job until it is lost, and so its records until all has been told.
+  std::promise<void> go;
+  std::atomic<int> commits{0};
+  store.before_commit = [&, gone = go.get_future().share()] {
+    if (commits++ == 0) gone.wait();
+  };
+  std::atomic<bool> comes_back{false}, came_back{false};
+  store.before_texts_deleted = [&] {
+    if (!comes_back.exchange(false)) return;
+    database->jobs.forget_replicas();
+    engine.close();
+    EXPECT_OK(c.run_maintenance());
+    came_back = true;
+  };
+  ASSERT_OK(c.start());
+
+  b.engine->close();
+  const auto job = c.submit("default", {doc("d0", "zero"), doc("d1", "one"), doc("d2", "two")}, {});
+  ASSERT_OK(job);
+  ASSERT_TRUE(soon([&] { return commits == 1; }));
+  database->jobs.forget_replicas();
+  ASSERT_OK(b.tend());
+  ASSERT_OK(c.run_maintenance());
+  comes_back = true;
+  go.set_value();
+  ASSERT_TRUE(soon([&] { return came_back.load(); }));
+  engine.open();
+  JobSnapshot end;
+  EXPECT_TRUE(soon([&] {
+    (void)c.run_maintenance();
+    const auto now = c.jobs().job("default", job->id);
+    if (now.ok()) end = *now;
+    return end.finished();
+  }));
+  EXPECT_EQ(end.status, JobStatus::kSucceeded);
+  EXPECT_EQ(end.counts.completed, 3);
+  c.stop();
 }
 
 TEST_F(SharedJobsTest, ACommitOfAJobThatWasTakenOverIsRefusedAtTheLastMoment) {
