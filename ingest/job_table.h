@@ -256,6 +256,7 @@ class JobTable final : public JobBoard {
   Result<JobSnapshot> cancel_foreign(std::string_view ns, std::string_view job_id);
   Result<JobListPage> list_all(std::string_view ns, const JobListOptions& options);
   JobSnapshot view_of(JobRecord record, bool with_results) const;
+  Result<JobRecord> merged(const SharedJob& job);  // with the marks of its items
 
   Store& store_;
   const IngestOptions& options_;

@@ -404,10 +404,19 @@ Result<JobSnapshot> JobTable::foreign_job(std::string_view ns, std::string_view 
   if (shared_ == nullptr) return none;
   QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(job_id));
   if (job.ns != ns) return none;
-  QUIRE_ASSIGN_OR_RETURN(JobRecord record, decode_job(job.record));
-  // The replica that has it tells of items only every few seconds, but marks them as done at once.
-  if (!job.ended) QUIRE_RETURN_IF_ERROR(add_marks(&record));
+  QUIRE_ASSIGN_OR_RETURN(JobRecord record, merged(job));
   return view_of(std::move(record), /*with_results=*/true);
+}
+
+/// The replica that has a job tells of it only every few seconds, but marks items as done at once.
+Result<JobRecord> JobTable::merged(const SharedJob& job) {
+  QUIRE_ASSIGN_OR_RETURN(JobRecord record, decode_job(job.record));
+  if (job.ended) return record;
+  QUIRE_RETURN_IF_ERROR(add_marks(&record));
+  const bool begun = std::ranges::any_of(
+      record.items, [](const ItemRecord& item) { return item.view.finished(); });
+  if (begun && record.status == JobStatus::kQueued) record.status = JobStatus::kRunning;
+  return record;
 }
 
 std::optional<PendingDocument> JobTable::pending_elsewhere(std::string_view ns,
@@ -445,15 +454,20 @@ Result<JobListPage> JobTable::list_all(std::string_view ns, const JobListOptions
   QUIRE_ASSIGN_OR_RETURN(const auto jobs, shared_->list(ns, wanted));
   JobListPage page;
   page.has_more = jobs.size() > options.limit;
-  const std::lock_guard lock(mu_);
+  const auto here = [&](const SharedJob& job) -> std::optional<JobSnapshot> {
+    const std::lock_guard lock(mu_);
+    const JobPtr local = find(ns, job.id);
+    return local ? std::optional(make_snapshot(*local, false)) : std::nullopt;
+  };
   for (std::size_t i = 0; i < jobs.size() && i < options.limit; ++i) {
-    if (const JobPtr local = find(ns, jobs[i].id)) {  // which knows more
-      page.jobs.push_back(make_snapshot(*local, false));
-    } else if (auto record = decode_job(jobs[i].record); record.ok()) {
-      page.jobs.push_back(view_of(std::move(*record), /*with_results=*/false));
+    std::optional<JobSnapshot> job = here(jobs[i]);  // which knows more
+    if (!job) {
+      auto record = merged(jobs[i]);
+      if (catalog_is_away(record.status())) return record.status();
+      if (!record.ok()) continue;  // of a newer program
+      job = view_of(std::move(*record), /*with_results=*/false);
     }
-    if (options.status && !page.jobs.empty() && page.jobs.back().status != *options.status)
-      page.jobs.pop_back();
+    if (!options.status || job->status == *options.status) page.jobs.push_back(std::move(*job));
   }
   return page;
 }

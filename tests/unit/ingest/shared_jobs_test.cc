@@ -133,6 +133,25 @@ TEST_F(SharedJobsTest, OthersSeeThatAJobRunsAndWhatOfItIsDone) {
   EXPECT_EQ(a.end_of(id).counts.completed, 3);
 }
 
+TEST_F(SharedJobsTest, ListsSayOfJobsElsewhereWhatIsDoneBeforeTheirRecordDoes) {
+  a.engine->close();
+  a.engine->permit(1);
+  const std::string id = a.submit(3);
+  ASSERT_TRUE(soon([&] { return database->jobs.all().at(id).items.size() == 1; }));
+  const auto page = b.service->jobs().list_jobs("default", {});
+  ASSERT_OK(page);
+  ASSERT_EQ(page->jobs.size(), 1u);
+  const JobSnapshot& listed = page->jobs[0];
+  EXPECT_EQ(listed.status, JobStatus::kRunning);
+  EXPECT_EQ(listed.counts.completed, 1);
+  EXPECT_GT(listed.progress.tokens_done, 0);
+  const auto alone = b.service->jobs().job("default", id);
+  ASSERT_OK(alone);
+  EXPECT_EQ(alone->counts.completed, 1);
+  EXPECT_EQ(alone->status, JobStatus::kRunning);
+  EXPECT_TRUE(listed.results.empty());
+}
+
 TEST_F(SharedJobsTest, AJobWhoseEndTheOthersDoNotKnowIsKept) {
   a.close();
   a.options.max_finished_jobs = 0;
