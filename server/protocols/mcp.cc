@@ -4,6 +4,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,7 +19,11 @@ namespace json = boost::json;
 namespace {
 
 /// Versions of the protocol whose messages this server reads and writes, the newest first.
-constexpr std::array<std::string_view, 3> kVersions = {"2025-06-18", "2025-03-26", "2024-11-05"};
+constexpr std::array<std::string_view, 4> kVersions = {"2025-11-25", "2025-06-18", "2025-03-26",
+                                                       "2024-11-05"};
+
+/// The most messages of a batch, which counts as one request.
+constexpr std::size_t kMostMessages = 16;
 
 enum : int {
   kParseError = -32700,
@@ -209,12 +214,41 @@ json::object McpServer::initialize(const json::object& params) const {
            "text."}};
 }
 
+json::object McpServer::refusal(int code, std::string_view message) {
+  return {{"jsonrpc", "2.0"}, {"id", nullptr}, {"error", {{"code", code}, {"message", message}}}};
+}
+
 void McpServer::handle(std::string_view text, Done done) const {
-  json::object reply{{"jsonrpc", "2.0"}, {"id", nullptr}};
   json::value message;
+  if (const auto wrong = parse_json(text, message))
+    return done(to_text(refusal(kParseError, "the message is no JSON: " + wrong->reason)));
+  if (const json::array* all = message.if_array()) {
+    if (all->empty() || all->size() > kMostMessages)
+      return done(to_text(refusal(
+          kInvalidRequest, "a batch needs 1 to " + std::to_string(kMostMessages) + " messages")));
+    return answer_next(
+        std::make_shared<Batch>(Batch{*this, std::move(message.get_array()), 0, {}, done}));
+  }
+  answer(message, [done](std::optional<json::object> reply) {
+    done(reply ? std::optional(to_text(*reply)) : std::nullopt);
+  });
+}
+
+/// One after another, so that a batch takes no more of the service than one request does.
+void McpServer::answer_next(const std::shared_ptr<Batch>& batch) {
+  if (batch->next == batch->messages.size())
+    return batch->done(batch->replies.empty() ? std::nullopt
+                                              : std::optional(to_text(batch->replies)));
+  const json::value& message = batch->messages[batch->next++];
+  batch->server.answer(message, [batch](std::optional<json::object> reply) {
+    if (reply) batch->replies.push_back(std::move(*reply));
+    answer_next(batch);
+  });
+}
+
+void McpServer::answer(const json::value& message, Answered done) const {
+  json::object reply{{"jsonrpc", "2.0"}, {"id", nullptr}};
   try {
-    if (const auto wrong = parse_json(text, message))
-      throw RpcError{kParseError, "the message is no JSON: " + wrong->reason};
     const json::object* o = message.if_object();
     if (!o) throw RpcError{kInvalidRequest, "a message must be one object"};
     const json::value* id = o->if_contains("id");
@@ -242,7 +276,7 @@ void McpServer::handle(std::string_view text, Done done) const {
                      [reply, show = call->show, done](const Result<json::value>& body) mutable {
                        reply["result"] = tool_result(body.ok() ? Result<std::string>(show(*body))
                                                                : body.status());
-                       done(to_text(reply));
+                       done(std::move(reply));
                      });
       reply["result"] = tool_result(call.status());
     } else {
@@ -255,7 +289,7 @@ void McpServer::handle(std::string_view text, Done done) const {
   } catch (const RpcError& e) {
     reply["error"] = json::object{{"code", e.code}, {"message", e.message}};
   }
-  done(to_text(reply));
+  done(std::move(reply));
 }
 
 }  // namespace quire

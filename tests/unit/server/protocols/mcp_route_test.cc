@@ -52,6 +52,20 @@ TEST_F(McpRouteTest, AMessageIsARequestAndANotificationIsTaken) {
           .contains("result"));
 }
 
+TEST_F(McpRouteTest, ABatchHasOneReply) {
+  engine.pieces = {"Mira ", "Tolen"};
+  const std::string call_of_ask =
+      R"({"jsonrpc":"2.0","id":7,"method":"tools/call",
+          "params":{"name":"ask","arguments":{"question":"Who?"}}})";
+  const auto r = call("POST", "/mcp", "[" + call_of_ask + "," + call_of_ask + "]");
+  EXPECT_EQ(r.status, 200) << r.body;
+  const auto replies = parse_json(r.body);
+  ASSERT_TRUE(replies.ok() && replies->is_array()) << r.body;
+  ASSERT_EQ(replies->as_array().size(), 2U);
+  for (const json::value& reply : replies->as_array())
+    EXPECT_EQ(text(reply.at("result").as_object()), "Mira Tolen");
+}
+
 TEST_F(McpRouteTest, ToolsRunInsideTheService) {
   std::string stored;
   ingest.on_documents = [&](const std::vector<DocumentInput>& documents) {

@@ -14,7 +14,8 @@ namespace json = boost::json;
 
 class McpTest : public ::testing::Test {
  protected:
-  json::object ask(const std::string& message) {
+  /// Returns the reply; null: there is none.
+  json::value take(const std::string& message) {
     McpServer server(
         [this](const std::string& path, const json::object& body, const McpServer::Reply& done) {
           path_ = path;
@@ -29,11 +30,15 @@ class McpTest : public ::testing::Test {
       ++calls;
     });
     EXPECT_EQ(calls, 1);
-    if (!line) return {};
+    if (!line) return nullptr;
     EXPECT_EQ(line->find('\n'), std::string::npos);
     auto value = parse_json(*line);
     EXPECT_TRUE(value.ok()) << *line;
-    return value->as_object();
+    return value.ok() ? *value : json::value();
+  }
+  json::object ask(const std::string& message) {
+    const json::value reply = take(message);
+    return reply.is_null() ? json::object() : reply.as_object();
   }
   json::object call(const std::string& name, const std::string& arguments) {
     return ask(R"({"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":")" + name +
@@ -59,7 +64,7 @@ TEST_F(McpTest, BeginsWithTheVersionBothKnow) {
     return std::string(o.at("result").as_object().at("protocolVersion").as_string());
   };
   EXPECT_EQ(begin("2024-11-05"), "2024-11-05");
-  EXPECT_EQ(begin("1999-01-01"), "2025-06-18");
+  EXPECT_EQ(begin("1999-01-01"), "2025-11-25");
   EXPECT_TRUE(ask(R"({"jsonrpc":"2.0","method":"notifications/initialized"})").empty());
   EXPECT_TRUE(ask(R"({"jsonrpc":"2.0","id":3,"result":{}})").empty());
   EXPECT_TRUE(ask(R"({"jsonrpc":"2.0","id":3,"method":"ping"})").at("result").as_object().empty());
@@ -93,6 +98,24 @@ TEST_F(McpTest, ToolsCallTheService) {
   reply_ = *parse_json(R"({"id":"job"})");
   EXPECT_EQ(text(call("ingest", R"({"text":"t","id":"d"})")), R"({"id":"job"})");
   EXPECT_EQ(json::serialize(body_), R"({"text":"t","id":"d"})");
+}
+
+TEST_F(McpTest, ABatchIsAnsweredInItsOrder) {
+  reply_ = *parse_json(R"({"data":[]})");
+  const json::value replies = take(R"([{"jsonrpc":"2.0","id":1,"method":"ping"},
+      {"jsonrpc":"2.0","method":"notifications/initialized"}, 7,
+      {"jsonrpc":"2.0","id":2,"method":"tools/call",
+       "params":{"name":"search","arguments":{"query":"q"}}}])");
+  ASSERT_TRUE(replies.is_array());
+  ASSERT_EQ(replies.as_array().size(), 3U);
+  EXPECT_EQ(replies.at(0).at("id"), 1);
+  EXPECT_EQ(replies.at(1).at("error").at("code"), -32600);
+  EXPECT_EQ(text(replies.at(2).as_object()), "No passage was found.");
+  const std::string taken = R"({"jsonrpc":"2.0","method":"notifications/initialized"})";
+  EXPECT_TRUE(take("[" + taken + "," + taken + "]").is_null());
+  std::string many = "[" + taken;
+  for (int i = 0; i < 16; ++i) many += "," + taken;
+  EXPECT_EQ(ask(many + "]").at("error").at("code"), -32600);
 }
 
 TEST_F(McpTest, ALongNameIsNotCutInsideACharacter) {
