@@ -170,7 +170,7 @@ void CatalogFollower::set_missing(const CatalogChange& change, const Status& why
         {{"namespace", change.name.ns},
          {"document_id", change.name.id},
          {"reason", why.message()}});
-  if (missing_.size() < kMostMissing) {
+  if (missing_.size() < kMostMissing || missing_.contains(change.name)) {
     missing_[change.name] = change.number;
   } else {
     too_many_missing_ = true;
