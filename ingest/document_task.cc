@@ -46,6 +46,7 @@ void DocumentTask::begin() {
   guarded([this] {
     chunking_ = work_.settings->chunking;
     if (work_.cancelled.stop_requested()) return end_cancelled();
+    if (const Status s = context_.table.begin(work_); !s.ok()) return fail(s, path(""));
     context_.table.set_status(work_, DocumentStatus::kTokenizing);
     work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
   });

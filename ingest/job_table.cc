@@ -148,6 +148,8 @@ std::optional<Work> JobTable::next() {
       in_flight_ - aside_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
   if (queue_.empty()) return std::nullopt;
+  const bool alone = queue_.begin()->second.job->attempts >= kAttemptsTogether;
+  if (in_flight_ > aside_ && (alone || alone_.job)) return std::nullopt;
   const ItemRef first = queue_.extract(queue_.begin()).mapped();
   Job& job = *first.job;
   ItemState& state = job.states[first.item];
@@ -163,6 +165,7 @@ std::optional<Work> JobTable::next() {
   --queued_items_;
   queued_bytes_ -= item.input_bytes;
   ++in_flight_;
+  if (alone) alone_ = first;
   Work work{job.record.id,
             job.record.ns,
             job.record.type,
@@ -249,6 +252,7 @@ bool JobTable::requeue(const Work& work) {
     active.busy = false;
     offer(active);
     --in_flight_;
+    if (alone_.job == job && alone_.item == i) alone_ = {};
     ++queued_items_;
     queued_bytes_ += work.item.input_bytes;
     none_before_ = std::chrono::steady_clock::now() + kRequeuePause;
@@ -338,7 +342,10 @@ void JobTable::end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome) {
 
 void JobTable::release_key(const JobPtr& job, std::size_t i, bool was_working) {
   const Key key{job->record.ns, job->record.items[i].view.id};
-  if (was_working) --in_flight_;
+  if (was_working) {
+    --in_flight_;
+    if (alone_.job == job && alone_.item == i) alone_ = {};
+  }
   const auto it = active_.find(key);
   if (it == active_.end()) return;
   auto& refs = it->second.refs;
@@ -361,23 +368,24 @@ void JobTable::release_key(const JobPtr& job, std::size_t i, bool was_working) {
   if (!settled_.empty()) notify_.notify_all();
 }
 
+JobStatus JobTable::end_status(const JobRecord& record) {
+  std::size_t failed = 0, cancelled = 0;
+  for (const ItemRecord& item : record.items) {
+    failed += item.view.result == ItemResult::kFailed;
+    cancelled += item.view.result == ItemResult::kCancelled;
+  }
+  const std::size_t completed = record.items.size() - failed - cancelled;
+  if (cancelled > 0 && (record.cancelled || completed + failed == 0)) return JobStatus::kCancelled;
+  if (completed == 0) return JobStatus::kFailed;
+  return failed + cancelled > 0 ? JobStatus::kPartial : JobStatus::kSucceeded;
+}
+
 bool JobTable::end_job_if_done(const JobPtr& job) {
   JobRecord& record = job->record;
   if (job->lost || record.status >= JobStatus::kSucceeded) return false;
-  std::size_t failed = 0, cancelled = 0;
-  for (std::size_t i = 0; i < record.items.size(); ++i) {
-    if (job->states[i].stage != Stage::kDone) return false;
-    failed += record.items[i].view.result == ItemResult::kFailed;
-    cancelled += record.items[i].view.result == ItemResult::kCancelled;
-  }
-  const std::size_t completed = record.items.size() - failed - cancelled;
-  if (cancelled > 0 && (record.cancelled || completed + failed == 0)) {
-    record.status = JobStatus::kCancelled;
-  } else if (completed == 0) {
-    record.status = JobStatus::kFailed;
-  } else {
-    record.status = failed + cancelled > 0 ? JobStatus::kPartial : JobStatus::kSucceeded;
-  }
+  for (const ItemState& state : job->states)
+    if (state.stage != Stage::kDone) return false;
+  record.status = end_status(record);
   record.finished_ms = options_.now_ms();
   if (record.started_ms == 0) record.started_ms = record.finished_ms;
   job->ended = std::chrono::steady_clock::now();
@@ -531,6 +539,7 @@ void JobTable::finish_stop() {
   }
   if (const Status s = flush(); !s.ok())
     log_error("jobs could not be saved at the end", {{"error", s.to_string()}});
+  note_stop();
   bool leaves = false;
   {
     const std::lock_guard lock(mu_);

@@ -83,10 +83,14 @@ class JobTable final : public JobBoard {
   /// Makes the job durable and queues its items. (disk) `record` comes without id.
   Result<JobSnapshot> add(JobRecord record, std::vector<SavedPack> packs);
   /// Returns the next document whose id no other work holds, if the limit of work in flight allows
-  /// one more. None while the shared catalog is away, as nothing could be committed.
+  /// one more. None while the shared catalog is away, as nothing could be committed. A document of
+  /// a job that processes have not survived comes alone, so that it ends no other's work.
   std::optional<Work> next();
 
   // ---- reports of the worker ----
+  /// Comes before all else: a process that dies after this is an attempt of the job. (disk)
+  /// Errors: catalog_is_away(), job_taken_over().
+  Status begin(const Work& work);
   void set_status(const Work& work, DocumentStatus status);
   void set_tokens_total(const Work& work, std::uint64_t tokens);
   void set_tokens_done(const Work& work, std::uint64_t tokens);
@@ -160,6 +164,11 @@ class JobTable final : public JobBoard {
 
  private:
   using Key = std::pair<std::string, std::string>;  // namespace, id
+  /// A job that so many processes in a row had begun when they died is worked on alone: others that
+  /// are worked on beside it die with it, and are taken for the reason, too.
+  static constexpr std::uint64_t kAttemptsTogether = 2;
+  /// After so many, without one of its items done, the job is most likely the reason.
+  static constexpr std::uint64_t kMostAttempts = 10;
   enum class Stage : std::uint8_t { kQueued, kWorking, kCommitting, kDone };
   struct ItemState {
     Stage stage = Stage::kDone;
@@ -177,8 +186,10 @@ class JobTable final : public JobBoard {
     JobSnapshot summary;  // for a finished job, without results
     bool dirty = false, persisting = false, published = false, spilled = false,
          progress_due = false;
-    bool has_inputs = false;  // saved inputs are still there
-    bool lost = false;        // another replica has it: nothing of it is seen or saved here
+    bool has_inputs = false;     // saved inputs are still there
+    bool lost = false;           // another replica has it: nothing of it is seen or saved here
+    std::uint64_t attempts = 0;  // by processes before this one
+    bool begun_here = false;     // and that is noted
     bool sharing = false, share_due = false;  // its record goes, or has to go, to the replicas
     std::chrono::steady_clock::time_point shared_at{};
     int save_holds = 0;
@@ -217,6 +228,7 @@ class JobTable final : public JobBoard {
   static void apply(const ItemOutcome& outcome, ItemRecord* item);
   void cancel_item(const JobPtr& job, std::size_t i);
   void end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome);
+  static JobStatus end_status(const JobRecord& record);  // once all items are done
   bool end_job_if_done(const JobPtr& job);
   void release_key(const JobPtr& job, std::size_t i, bool was_working);
   void mark_progress(const JobPtr& job);
@@ -230,6 +242,10 @@ class JobTable final : public JobBoard {
   bool forget_if_idle(const JobPtr& job);
 
   Status load();                                           // (disk)
+  Status count_attempts();                                 // (disk)
+  Status give_up(const std::string& id);                   // (disk)
+  void note_stop();                                        // (disk)
+  Status forget_attempts(const std::string& id);           // (disk)
   Status drop_stale_inputs();                              // (disk)
   Status drop_stale_texts();                               // (disk)
   Status flush(bool skip_held);                            // (disk)
@@ -244,7 +260,8 @@ class JobTable final : public JobBoard {
   Status share(const JobPtr& job, bool soon);  // its record, if it is due
   Status take_name();
   Status add_shared(const JobRecord& record, std::span<const NamedText> parts);
-  Status adopt(const std::string& id);
+  Status adopt(const OwnJob& own);
+  Status end_unseen(const std::string& id, const ItemOutcome& outcome);
   Status add_marks(JobRecord* record);  // enters which items are done
   void refuse(const std::string& id);
   void forget_refused(std::chrono::steady_clock::time_point asked);
@@ -275,6 +292,7 @@ class JobTable final : public JobBoard {
   std::uint64_t queued_bytes_ = 0;
   std::size_t in_flight_ = 0;
   std::size_t aside_ = 0;              // of those in flight
+  ItemRef alone_{};                    // of those in flight: one of a job with many attempts
   std::deque<std::string> unspilled_;  // finished jobs whose results are in memory
   std::string last_id_;
   bool stopping_ = true, notifier_stop_ = false;

@@ -224,15 +224,18 @@ Status JobTable::sync_shared() {
       // What is left of it from before goes first, and the next time it is adopted.
       known = it != jobs_.end() || adding_.contains(job.id) || dropping_.contains(job.id);
       if (it != jobs_.end()) {
-        const Job& local = *it->second;
+        Job& local = *it->second;
+        local.attempts = job.attempts;
         ended = !local.lost && local.record.status >= JobStatus::kSucceeded && !local.dirty &&
                 !local.persisting && !local.share_due && !local.sharing;
       }
     }
     if (refused) {
       QUIRE_RETURN_IF_ERROR(call_off(job.id));
+    } else if (job.attempts >= kMostAttempts && !ended) {
+      QUIRE_RETURN_IF_ERROR(give_up(job.id));
     } else if (!known) {
-      if (const Status s = adopt(job.id); !s.ok()) {
+      if (const Status s = adopt(job); !s.ok()) {
         if (catalog_is_away(s)) return s;
         log_error("a job that another process left cannot go on here; it is left to others",
                   {{"job_id", job.id}, {"error", s.to_string()}});
@@ -282,7 +285,8 @@ Status JobTable::sync_shared() {
   return {};
 }
 
-Status JobTable::adopt(const std::string& id) {
+Status JobTable::adopt(const OwnJob& own) {
+  const std::string& id = own.id;
   QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(id));
   auto record = decode_job(job.record);
   if (!record.ok()) {
@@ -301,7 +305,24 @@ Status JobTable::adopt(const std::string& id) {
            {{"job_id", id}, {"namespace", record->ns}, {"documents", std::to_string(left)}});
   const std::lock_guard lock(mu_);
   restore(std::move(*record));
+  jobs_.at(id)->attempts = own.attempts;
   return {};
+}
+
+/// Ends what is left of a job that is in the catalog alone.
+Status JobTable::end_unseen(const std::string& id, const ItemOutcome& outcome) {
+  QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(id));
+  auto record = decode_job(job.record);
+  if (!record.ok()) {
+    unreadable_.insert(id);
+    return shared_->release(id);
+  }
+  QUIRE_RETURN_IF_ERROR(add_marks(&*record));
+  for (ItemRecord& item : record->items)
+    if (!item.view.finished()) apply(outcome, &item);
+  record->status = end_status(*record);
+  record->finished_ms = options_.now_ms();
+  return shared_->save(shared_form(*record));
 }
 
 Status JobTable::add_marks(JobRecord* record) {

@@ -442,6 +442,7 @@ Status JobTable::start() {
   QUIRE_RETURN_IF_ERROR(load());
   QUIRE_RETURN_IF_ERROR(drop_stale_inputs());
   QUIRE_RETURN_IF_ERROR(drop_stale_texts());
+  QUIRE_RETURN_IF_ERROR(count_attempts());
   {
     const std::lock_guard lock(mu_);
     stopping_ = false;
@@ -556,6 +557,7 @@ Status JobTable::purge(std::int64_t now) {
   for (const std::string& id : old) {
     const Status s = store_.delete_job(job_record_name(id));
     if (!s.ok() && s.code() != Code::kNotFound) return s;
+    QUIRE_RETURN_IF_ERROR(forget_attempts(id));
   }
   return {};
 }

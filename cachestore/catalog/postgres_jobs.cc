@@ -5,6 +5,15 @@
 namespace quire {
 namespace {
 
+// A replica that stops takes its row away, so one whose row is there has died in the middle of the
+// jobs that it had begun. Marks of items say whether the last attempt has brought a job forward.
+#define QUIRE_COUNT_ATTEMPT                                                                      \
+  "begun = false, attempts = CASE WHEN NOT begun OR NOT EXISTS (SELECT 1 FROM quire_replicas r " \
+  "WHERE r.id = quire_jobs.owner) THEN attempts WHEN (SELECT count(*) FROM quire_job_items i "   \
+  "WHERE i.job = "                                                                               \
+  "quire_jobs.id) > marks THEN 1 ELSE attempts + 1 END, marks = (SELECT count(*) FROM "          \
+  "quire_job_items i WHERE i.job = quire_jobs.id)"
+
 constexpr PostgresConnection::Prepared kStatements[] = {
     {"job_add",
      "INSERT INTO quire_jobs (id, ns, owner, status, ended, record) VALUES ($1::bytea, $2::bytea, "
@@ -55,8 +64,11 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"replica_beat",
      "INSERT INTO quire_replicas (id, until) VALUES ($1::text, clock_timestamp() + $2::bigint * "
      "interval '1 millisecond') ON CONFLICT (id) DO UPDATE SET until = excluded.until"},
-    {"replica_succeed",
-     "UPDATE quire_jobs SET owner = $1::text WHERE owner = $2::text AND NOT ended"},
+    {"replica_succeed", "UPDATE quire_jobs SET owner = $1::text, " QUIRE_COUNT_ATTEMPT
+                        " WHERE owner = $2::text AND NOT ended"},
+    {"job_begin",
+     "UPDATE quire_jobs SET begun = true WHERE id = $1::bytea AND owner = $2::text AND NOT ended "
+     "RETURNING id"},
     {"job_release",
      "UPDATE quire_jobs SET owner = '' WHERE id = $1::bytea AND owner = $2::text AND NOT ended"},
     {"replica_leave", "DELETE FROM quire_replicas WHERE id = $1::text"},
@@ -65,14 +77,15 @@ constexpr PostgresConnection::Prepared kStatements[] = {
      "WITH free AS (SELECT j.id FROM quire_jobs j WHERE NOT j.ended AND NOT EXISTS (SELECT 1 FROM "
      "quire_replicas r WHERE r.id = j.owner AND r.until > now()) AND position(j.id in "
      "$3::bytea) = 0 ORDER BY j.id LIMIT $2::bigint FOR UPDATE OF j SKIP LOCKED) UPDATE quire_jobs "
-     "SET owner = $1::text FROM free WHERE quire_jobs.id = free.id"},
+     "SET owner = $1::text, " QUIRE_COUNT_ATTEMPT " FROM free WHERE quire_jobs.id = free.id"},
     {"job_own",
-     "SELECT id, cancel::int::bigint FROM quire_jobs WHERE owner = $1::text AND NOT ended ORDER BY "
-     "id"},
+     "SELECT id, cancel::int::bigint, attempts FROM quire_jobs WHERE owner = $1::text AND NOT "
+     "ended ORDER BY id"},
     {"job_purge",
      "DELETE FROM quire_jobs WHERE ended AND at < now() - $1::bigint * interval '1 millisecond'"},
     {"replica_purge", "DELETE FROM quire_replicas WHERE until < now() - interval '1 day'"},
 };
+#undef QUIRE_COUNT_ATTEMPT
 
 /// How long parts are is not known before they are read.
 constexpr std::size_t kMostPartBytes = 64u << 20;
@@ -210,8 +223,14 @@ Result<std::vector<OwnJob>> PostgresJobs::renew(std::size_t limit,
   std::vector<OwnJob> out;
   const PostgresRows& rows = answers.back();
   for (int i = 0; i < rows.size(); ++i)
-    out.push_back({std::string(rows.bytes(i, 0)), rows.number(i, 1) != 0});
+    out.push_back({std::string(rows.bytes(i, 0)), rows.number(i, 1) != 0, rows.number(i, 2)});
   return out;
+}
+
+Status PostgresJobs::begin(std::string_view id) {
+  const PostgresStatement statement = prepared("job_begin", {id, replica_});
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&statement, 1}));
+  return answers.at(0).size() == 1 ? Status() : job_taken_over();
 }
 
 Status PostgresJobs::release(std::string_view id) {

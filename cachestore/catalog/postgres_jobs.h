@@ -38,6 +38,7 @@ class PostgresJobs final : public SharedJobs {
   Status succeed(std::string_view earlier) override;
   Result<std::vector<OwnJob>> renew(std::size_t limit,
                                     std::span<const std::string> except) override;
+  Status begin(std::string_view id) override;
   Status release(std::string_view id) override;
   Status leave() override;
   Status purge(std::int64_t age_ms) override;

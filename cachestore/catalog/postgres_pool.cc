@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{2000};
 constexpr std::size_t kSlowestBytesPerMs = 1000;
 
 /// One entry a version of the tables. What stands here is never changed, only added to.
-constexpr std::array<const char*, 3> kMigrations = {
+constexpr std::array<const char*, 4> kMigrations = {
     R"(CREATE TABLE quire_catalog (identity text NOT NULL);
 CREATE TABLE quire_shards (shard bigint PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 10);
 CREATE TABLE quire_documents (ns bytea NOT NULL, id bytea NOT NULL, revision bigint NOT NULL,
@@ -48,7 +48,9 @@ CREATE TABLE quire_job_items (job bytea NOT NULL, item bigint NOT NULL, mark byt
   value bytea NOT NULL, writer text NOT NULL);
 CREATE TABLE quire_replies (slot bytea PRIMARY KEY, body bytea NOT NULL, owner text NOT NULL,
   reply bytea NOT NULL DEFAULT '', at timestamptz NOT NULL DEFAULT now());
-CREATE INDEX quire_replies_at ON quire_replies (at))"};
+CREATE INDEX quire_replies_at ON quire_replies (at))",
+    R"(ALTER TABLE quire_jobs ADD COLUMN attempts bigint NOT NULL DEFAULT 0,
+  ADD COLUMN marks bigint NOT NULL DEFAULT 0, ADD COLUMN begun boolean NOT NULL DEFAULT false)"};
 
 }  // namespace
 

@@ -38,6 +38,9 @@ struct SharedJobItem {
 struct OwnJob {
   std::string id;
   bool cancel = false;
+  /// Replicas in a row that had begun the job when they died. It is 1 if the last one had an item
+  /// done.
+  std::uint64_t attempts = 0;
 };
 struct SharedJobList {
   std::string after;  ///< exclusive: ids behind this one in list order; empty: from the start
@@ -88,6 +91,8 @@ class SharedJobs {
   /// those named, and returns the unfinished ones that it has.
   virtual Result<std::vector<OwnJob>> renew(std::size_t limit,
                                             std::span<const std::string> except) = 0;
+  /// Says that work on a job of this replica begins, durably. Errors: job_taken_over().
+  virtual Status begin(std::string_view id) = 0;
   /// Leaves one job of this replica to the others.
   virtual Status release(std::string_view id) = 0;
   /// Leaves the jobs of this replica to the others.

@@ -593,6 +593,33 @@ TEST_F(StorePostgres, AChangeForAJobNeedsTheJob) {
   EXPECT_EQ(b.own(1), Names{"job_1"});
 }
 
+TEST_F(StorePostgres, AttemptsAreCountedUntilAnItemIsDoneAndNotForThoseWhoLeave) {
+  const Jobs a(server->url()), b(server->url()), c(server->url()), d(server->url()),
+      e(server->url(), std::chrono::milliseconds(1)), f(server->url());
+  const auto attempts = [](const Jobs& jobs, std::size_t claim = 0) {
+    const auto own = jobs->renew(claim, {});
+    EXPECT_OK(own);
+    return own.ok() && own->size() == 1 ? own->at(0).attempts : 99;
+  };
+  a.make("job_1");
+  EXPECT_EQ(attempts(a), 0u);
+  ASSERT_OK(a->begin("job_1"));
+  EXPECT_TRUE(is_job_taken_over(b->begin("job_1")));
+  ASSERT_OK(b->succeed(a->replica()));
+  EXPECT_EQ(attempts(b), 1u);
+  ASSERT_OK(c->succeed(b->replica()));
+  EXPECT_EQ(attempts(c), 1u) << "it had not begun the job";
+  ASSERT_OK(c->begin("job_1"));
+  ASSERT_OK(c->leave());
+  EXPECT_EQ(attempts(d, 1), 1u) << "it has stopped, not died";
+  ASSERT_OK(d->begin("job_1"));
+  ASSERT_OK(d.put("d", {"job_1", 0, "created"}));
+  ASSERT_OK(e->succeed(d->replica()));
+  EXPECT_EQ(attempts(e), 1u) << "the last one has brought the job forward";
+  ASSERT_OK(e->begin("job_1"));
+  EXPECT_TRUE(soon([&] { return attempts(f, 1) == 2; })) << "it is not heard of any more";
+}
+
 TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
   const Jobs a(server->url()), b(server->url());
   a.make("job_9");  // the order is not that of names

@@ -24,12 +24,14 @@ class MemoryJobs final : public SharedJobs {
     std::map<std::string, std::string, std::less<>> parts;
     std::map<std::uint64_t, std::string> items;
     std::uint64_t number = 0;  ///< in the order in which jobs and changes were made
+    std::uint64_t attempts = 0, marks = 0;
+    bool begun = false;
   };
   /// What replicas share.
   struct Table {
     std::mutex mu;
     std::map<std::string, Entry, std::less<>> jobs;  // guarded by mu
-    std::set<std::string> alive;                     // guarded by mu
+    std::set<std::string> alive, left;               // guarded by mu
     int made = 0;                                    // guarded by mu
     int claims = 0;                                  // of jobs that had no living owner
     std::atomic<bool> lose_answer{false};            // of the next job that is added
@@ -57,7 +59,7 @@ class MemoryJobs final : public SharedJobs {
     QUIRE_RETURN_IF_ERROR(call_());
     const std::lock_guard lock(t_.mu);
     t_.alive.insert(replica_);
-    const auto [it, fresh] = t_.jobs.try_emplace(job.id, Entry{job, replica_, {}, {}, 0});
+    const auto [it, fresh] = t_.jobs.try_emplace(job.id, Entry{job, replica_, {}, {}});
     if (!fresh)
       return it->second.owner == replica_ ? Status() : Status::precondition("another has it");
     it->second.number = ++t_.order;
@@ -148,7 +150,7 @@ class MemoryJobs final : public SharedJobs {
     t_.alive.insert(replica_);
     t_.alive.erase(std::string(earlier));
     for (auto& [id, entry] : t_.jobs)
-      if (entry.owner == earlier && !entry.job.ended) entry.owner = replica_;
+      if (entry.owner == earlier && !entry.job.ended) take(entry);
     return {};
   }
   Result<std::vector<OwnJob>> renew(std::size_t limit,
@@ -162,12 +164,21 @@ class MemoryJobs final : public SharedJobs {
       if (!t_.alive.contains(entry.owner) && limit > 0 &&
           std::ranges::find(except, id) == except.end()) {
         ++t_.claims;
-        entry.owner = replica_;
+        take(entry);
         --limit;
       }
-      if (entry.owner == replica_) own.push_back({id, entry.job.cancel});
+      if (entry.owner == replica_) own.push_back({id, entry.job.cancel, entry.attempts});
     }
     return own;
+  }
+  Status begin(std::string_view id) override {
+    QUIRE_RETURN_IF_ERROR(call_());
+    const std::lock_guard lock(t_.mu);
+    const auto it = t_.jobs.find(id);
+    if (it == t_.jobs.end() || it->second.owner != replica_ || it->second.job.ended)
+      return job_taken_over();
+    it->second.begun = true;
+    return {};
   }
   Status release(std::string_view id) override {
     QUIRE_RETURN_IF_ERROR(call_());
@@ -180,6 +191,7 @@ class MemoryJobs final : public SharedJobs {
     QUIRE_RETURN_IF_ERROR(call_());
     const std::lock_guard lock(t_.mu);
     t_.alive.erase(replica_);
+    t_.left.insert(replica_);
     return {};
   }
   Status purge(std::int64_t) override { return call_(); }
@@ -202,6 +214,14 @@ class MemoryJobs final : public SharedJobs {
   }
 
  private:
+  void take(Entry& entry) {  // requires mu
+    const bool has_left = entry.owner.empty() || t_.left.contains(entry.owner);
+    if (std::exchange(entry.begun, false) && !has_left)
+      entry.attempts = entry.items.size() > entry.marks ? 1 : entry.attempts + 1;
+    entry.marks = entry.items.size();
+    entry.owner = replica_;
+  }
+
   Table& t_;
   const std::function<Status()> call_;
   std::string replica_;
