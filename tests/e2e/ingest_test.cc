@@ -381,6 +381,57 @@ TEST_F(Ingest, SyncFollowsChangesAndDeletesOnlyItsOwn) {
   EXPECT_TRUE(has("keep.txt") && has("foreign"));
 }
 
+TEST_F(Ingest, SyncDeletesNothingThatAFileStillHas) {
+  const auto sync = [&] {
+    const auto r = ingest({"--sync", root_.string()});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return r.out;
+  };
+  // Lines with a source of their own.
+  write("own.jsonl", R"({"id":"k1","text":"One.","metadata":{"source":"wiki"}})"
+                     "\n"
+                     R"({"id":"k2","text":"Two.","metadata":{"source":"wiki","source_root":"x"}})");
+  EXPECT_TRUE(says(sync(), "created   k2"));
+  EXPECT_FALSE(says(sync(), "deleted"));
+  EXPECT_TRUE(has("k1") && has("k2"));
+  const auto stored = service->json("GET", "/v1/documents/k1");
+  EXPECT_EQ(text_at(stored, "metadata.source"), "wiki");
+  EXPECT_EQ(text_at(stored, "metadata.source_file"), "own.jsonl");
+  // Lines without an id, after one more has come.
+  write("plain.jsonl", "{\"text\":\"Apples.\"}\n{\"text\":\"Pears.\"}\n");
+  (void)sync();
+  write("plain.jsonl", "{\"text\":\"Apples.\"}\n{\"text\":\"Pears.\"}\n{\"text\":\"Plums.\"}\n");
+  EXPECT_FALSE(says(sync(), "deleted"));
+  // One that is gone from the file goes.
+  write("plain.jsonl", "{\"text\":\"Apples.\"}\n{\"text\":\"Plums.\"}\n");
+  EXPECT_TRUE(says(sync(), "deleted"));
+  EXPECT_TRUE(says(sync(), "unchanged"));
+  const auto in_file = service->json("GET", "/v1/documents?metadata.source=plain.jsonl");
+  EXPECT_EQ(at(in_file, "data").as_array().size(), 2U);
+  // A file that has another name, and a line that is in another file.
+  write("a.jsonl", "{\"id\":\"m1\",\"text\":\"First.\"}\n{\"id\":\"m2\",\"text\":\"Second.\"}\n");
+  (void)sync();
+  fs::rename(root_ / "a.jsonl", root_ / "b.jsonl");
+  EXPECT_FALSE(says(sync(), "deleted"));
+  write("a.jsonl", "{\"id\":\"m1\",\"text\":\"First.\"}\n");
+  write("b.jsonl", "{\"id\":\"m2\",\"text\":\"Second.\"}\n");
+  EXPECT_FALSE(says(sync(), "deleted"));
+  EXPECT_FALSE(says(sync(), "deleted"));
+  EXPECT_TRUE(has("m1") && has("m2"));
+}
+
+TEST_F(Ingest, AFileIsUnchangedOnceAllOfItIsThere) {
+  const auto file = write("two.jsonl",
+                          "{\"id\":\"t1\",\"text\":\"One.\"}\n{\"id\":\"t2\",\"text\":\"Two.\"}\n"
+                          "{\"id\":\"t2\",\"text\":\"Two, once more.\"}\n");
+  EXPECT_EQ(ingest({file.string()}).exit_code, 0);
+  auto r = ingest({root_.string()});
+  EXPECT_TRUE(says(r.err, "1 unchanged")) << r.out << r.err;
+  (void)service->json("DELETE", "/v1/documents/t2");
+  r = ingest({root_.string()});
+  EXPECT_TRUE(says(r.out, "created   t2")) << r.out << r.err;
+}
+
 TEST_F(Ingest, AnInterruptCancelsTheJobAndSaysSo) {
   for (unsigned i = 0; i < 12; ++i)
     write("long" + std::to_string(i) + ".txt", sample_text(40 + i, 4000));

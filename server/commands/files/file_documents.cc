@@ -6,6 +6,7 @@
 #include <boost/json/value.hpp>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "base/index.h"
 #include "base/json_parse.h"
@@ -15,6 +16,7 @@
 #include "server/config/config.h"
 #include "server/json/document_request.h"
 #include "server/json/mark_codec.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -42,6 +44,19 @@ void add_source(const FoundFile& file, const std::string& hash, json::object& me
   if (!hash.empty()) metadata[kSourceHashKey] = hash;
 }
 
+/// Says in the hash of each document how many the file has: it is stored once all of them are.
+void add_number(const std::string& hash, FileContent& content) {
+  std::set<std::string> names;  // equal texts without an id become one document
+  for (const FileDocument& d : content.documents) {
+    const json::value* id = d.body.if_contains("id");
+    const json::value* named = id && id->is_string() ? id : d.body.if_contains("text");
+    names.insert((named == id ? "i" : "t") + (named ? to_text(*named) : std::string()));
+  }
+  if (hash.empty() || names.size() < 2) return;
+  for (FileDocument& d : content.documents)
+    d.body["metadata"].as_object()[kSourceHashKey] = hash + "+" + std::to_string(names.size());
+}
+
 Result<FileContent> read_lines(std::string_view text, const FoundFile& file,
                                const std::string& hash) {
   FileContent out;
@@ -61,14 +76,21 @@ Result<FileContent> read_lines(std::string_view text, const FoundFile& file,
     json::object body = std::move(value->as_object());
     auto& metadata = body["metadata"];
     if (!metadata.is_object()) metadata = json::object();
-    // Members that the line has itself stay.
-    json::object source;
-    add_source(file, hash, source);
-    for (const auto& [key, member] : source)
-      if (!metadata.as_object().contains(key)) metadata.as_object()[key] = member;
+    // What the line says itself by `source` stays. The others are this program's own.
+    json::object& members = metadata.as_object();
+    const json::value* own = members.if_contains(kSourceKey);
+    const json::value said = own ? *own : json::value();
+    add_source(file, hash, members);
+    if (!said.is_null() && said != members[kSourceKey]) {
+      members[kSourceFileKey] = members[kSourceKey];
+      members[kSourceKey] = said;
+    } else {
+      members.erase(kSourceFileKey);
+    }
     out.documents.push_back({std::move(body), false, true});
   }
   if (out.documents.empty()) return Status::not_found(file.path.string() + ": has no text");
+  add_number(hash, out);
   return out;
 }
 
@@ -90,6 +112,7 @@ FileContent content_of(std::vector<ReadDocument> read, const FoundFile& file,
     out.documents.push_back(std::move(document));
     for (auto& warning : d.warnings) out.warnings.push_back(std::move(warning));
   }
+  add_number(hash, out);
   return out;
 }
 

@@ -24,9 +24,12 @@ struct FileContent {
 };
 
 /// Members of the metadata by which a later run knows the document again.
-inline constexpr const char* kSourceKey = "source";           ///< path below the root
+inline constexpr const char* kSourceKey = "source";  ///< path below the root
+/// The same where a line of .jsonl says something else by `source`.
+inline constexpr const char* kSourceFileKey = "source_file";
 inline constexpr const char* kSourceRootKey = "source_root";  ///< absolute path of the folder
-inline constexpr const char* kSourceHashKey = "source_hash";  ///< of the bytes and the settings
+/// Of the bytes and the settings; of a file with several documents "HASH+N", N their number.
+inline constexpr const char* kSourceHashKey = "source_hash";
 
 /// Reads a file in a child process and makes its documents; .jsonl holds documents as they are, one
 /// a line, and is read here. `hash` goes into the metadata. Errors begin with the file's path.

@@ -199,13 +199,18 @@ Status IngestRun::look_up(const FileWalk& walk) {
 
 void IngestRun::remember(StoredFile stored) {
   // A mailbox has several documents, of which each has the hash of the whole.
-  if (stored.ready) ready_.insert({stored.root, stored.source, stored.hash});
+  if (stored.ready) {
+    Ready& ready = ready_[{stored.root, stored.source, stored.hash}];
+    ready.ids.insert(stored.id);
+    ready.documents = stored.documents;
+  }
   std::string id = stored.id;
   stored_.insert_or_assign(std::move(id), std::move(stored));
 }
 
 bool IngestRun::is_stored(const FoundFile& file, const std::string& hash) const {
-  return ready_.contains({file.root.string(), file.name, hash});
+  const auto ready = ready_.find({file.root.string(), file.name, hash});
+  return ready != ready_.end() && ready->second.ids.size() >= ready->second.documents;
 }
 
 Result<std::string> IngestRun::conflict(const FoundFile& file, const std::string& id) {
@@ -248,6 +253,7 @@ Status IngestRun::take(const FoundFile& file, Result<FileContent> content) {
   for (FileDocument& document : content->documents) {
     if (const auto* id = document.body.if_contains("id"); id && id->is_string()) {
       ids.emplace_back(id->as_string());
+      kept_.insert(ids.back());
       std::string why;
       if (!document.own_id) {
         QUIRE_ASSIGN_OR_RETURN(why, conflict(file, ids.back()));
@@ -262,6 +268,7 @@ Status IngestRun::take(const FoundFile& file, Result<FileContent> content) {
       const auto* id = document.body.if_contains("id");
       const bool named = id && id->is_string();
       const bool known = named && stored_.contains(ids.back());
+      if (!named) unsure_.insert({file.root.string(), file.name});
       say(known ? Fate::kUpdated : Fate::kCreated, named ? ids.back() : file.path.string(), "");
       continue;
     }
@@ -269,7 +276,7 @@ Status IngestRun::take(const FoundFile& file, Result<FileContent> content) {
                           (flags_.chunking == "auto" && flags_.overlap == 0 && document.markdown);
     const auto* text = document.body.if_contains("text");
     pending_bytes_[markdown] += 512 + (text && text->is_string() ? text->as_string().size() : 0);
-    pending_[markdown].push_back({std::move(document), &file});
+    pending_[markdown].push_back({std::move(document), file});
     QUIRE_RETURN_IF_ERROR(send_pending(false));
   }
   return {};
@@ -289,20 +296,23 @@ Status IngestRun::send_pending(bool all) {
 Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
   const auto name_of = [&](const Pending& p) {
     const auto* id = p.document.body.if_contains("id");
-    return id && id->is_string() ? std::string(id->as_string()) : p.file->path.string();
+    return id && id->is_string() ? std::string(id->as_string()) : p.file.path.string();
+  };
+  const auto is_unsure = [&](const Pending& p) {
+    if (!p.document.body.contains("id")) unsure_.insert({p.file.root.string(), p.file.name});
   };
   if (interrupt_.requested()) {
     for (const Pending& p : batch) say(Fate::kCancelled, name_of(p), "not sent");
     return {};
   }
   json::array documents;
-  std::set<const FoundFile*> files;
+  std::map<std::string, std::uint64_t> files;
   for (const Pending& p : batch) {
     documents.push_back(p.document.body);
-    files.insert(p.file);
+    files[p.file.path.string()] = p.file.bytes;
   }
   bytes_sending_ = 0;
-  for (const FoundFile* file : files) bytes_sending_ += file->bytes;
+  for (const auto& [path, bytes] : files) bytes_sending_ += bytes;
   json::object chunking;
   chunking["strategy"] = markdown ? "markdown" : "tokens";
   chunking["max_tokens"] = flags_.max_tokens;
@@ -334,6 +344,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     }
     bytes_done_ += std::exchange(bytes_sending_, 0);
     say(Fate::kFailed, name_of(batch[0]), reply.status().message());
+    is_unsure(batch[0]);
     return {};
   }
   const std::string job = text_of(reply->as_object(), "job_id");
@@ -372,7 +383,12 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     if (index >= batch.size()) continue;
     const std::string result = text_of(o, "result");
     std::string name = text_of(o, "id");
-    if (name.empty()) name = name_of(batch[index]);
+    if (name.empty()) {
+      name = name_of(batch[index]);
+      is_unsure(batch[index]);
+    } else {
+      kept_.insert(name);
+    }
     const std::string size = counted(number_of(o, "tokens"), "token") + ", " +
                              counted(number_of(o, "blocks"), "block");
     if (result == "created")
@@ -382,7 +398,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     else if (result == "cancelled")
       say(Fate::kCancelled, name, "the job was cancelled");
     else if (result == "failed" || result.empty())
-      say(Fate::kFailed, batch[index].file->path.string(),
+      say(Fate::kFailed, batch[index].file.path.string(),
           result.empty() ? "the job ended before it" : message_of(o));
     else
       say(Fate::kUnchanged, name, "");
@@ -399,6 +415,8 @@ Status IngestRun::delete_vanished(const FileWalk& walk) {
     const bool below = std::any_of(walk.roots.begin(), walk.roots.end(),
                                    [&](const auto& root) { return root.string() == stored.root; });
     if (!below || stored.source.empty()) continue;
+    // Another file may have it by now, and what was just sent is never to be deleted.
+    if (kept_.contains(id) || unsure_.contains({stored.root, stored.source})) continue;
     if (std::ranges::any_of(walk.just_gone, [&](const FoundFile& file) {
           return file.root.string() == stored.root && file.name == stored.source;
         }))
@@ -428,9 +446,18 @@ Status IngestRun::delete_vanished(const FileWalk& walk) {
   return {};
 }
 
-Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
+/// What a pass left that was cut short by an error is read again.
+void IngestRun::begin_pass() {
   counts_ = {};
   read_ids_.clear();
+  kept_.clear();
+  unsure_.clear();
+  for (auto& pending : pending_) pending.clear();
+  for (auto& bytes : pending_bytes_) bytes = 0;
+}
+
+Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
+  begin_pass();
   started_ = std::chrono::steady_clock::now();
   bytes_done_ = bytes_sending_ = bytes_total_ = 0;
   QUIRE_RETURN_IF_ERROR(look_up(walk));
@@ -483,8 +510,7 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
 }
 
 Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
-  counts_ = {};
-  read_ids_.clear();
+  begin_pass();
   // The person's own program asks, so no host is forbidden to it.
   hub::FetchRules rules;
   rules.private_addresses = true;
@@ -504,8 +530,7 @@ Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
 }
 
 Result<IngestCounts> IngestRun::pass_stdin(std::string_view bytes) {
-  counts_ = {};
-  read_ids_.clear();
+  begin_pass();
   const FoundFile file{flags_.stdin_name, {}, flags_.stdin_name, bytes.size(), 0, true};
   QUIRE_RETURN_IF_ERROR(take(file, read_documents_of(reader_, bytes, file, flags_.encoding)));
   QUIRE_RETURN_IF_ERROR(send_pending(true));

@@ -70,7 +70,7 @@ class IngestRun {
   };
   struct Pending {
     FileDocument document;
-    const FoundFile* file;
+    FoundFile file;
   };
 
   void say(Fate fate, const std::string& name, const std::string& detail);
@@ -85,6 +85,7 @@ class IngestRun {
   Status send(std::vector<Pending> batch, bool markdown);
   Status send_pending(bool all);
   Status delete_vanished(const FileWalk& walk);
+  void begin_pass();
   void draw(double batch_ratio, double speed);
   void clear_bar();
   std::string settings_text() const;
@@ -96,10 +97,19 @@ class IngestRun {
   const ReaderProcess& reader_;
   Interrupt& interrupt_;
   IngestCounts counts_;
-  std::map<std::string, StoredFile> stored_;                           ///< by id
-  std::set<std::tuple<std::string, std::string, std::string>> ready_;  ///< root, source, hash
+  std::map<std::string, StoredFile> stored_;  ///< by id
+  /// Of the files whose documents are ready, by root, source and hash: how many are, and how many
+  /// the file has.
+  struct Ready {
+    std::set<std::string> ids;
+    std::size_t documents = 1;
+  };
+  std::map<std::tuple<std::string, std::string, std::string>, Ready> ready_;
   /// Documents that the files have now, by root and source, of files that were read.
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> read_ids_;
+  std::set<std::string> kept_;  ///< ids that this pass has sent or confirmed
+  /// Root and source of files of whose documents it is not known which ids they have.
+  std::set<std::pair<std::string, std::string>> unsure_;
   std::vector<Pending> pending_[2];                        ///< cut by tokens; at headings
   std::map<std::size_t, Result<FileContent>> read_ahead_;  ///< for the estimate, by index
   std::uint64_t pending_bytes_[2] = {0, 0};

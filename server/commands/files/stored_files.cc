@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <charconv>
 
 #include "server/commands/files/file_documents.h"
 
@@ -19,9 +20,15 @@ StoredFile stored_of(const json::object& o) {
   out.id = text_of(o, "id");
   out.ready = text_of(o, "status") == "ready";
   if (const auto* m = o.if_contains("metadata"); m && m->is_object()) {
-    out.source = text_of(m->as_object(), kSourceKey);
-    out.root = text_of(m->as_object(), kSourceRootKey);
-    out.hash = text_of(m->as_object(), kSourceHashKey);
+    const json::object& metadata = m->as_object();
+    out.source = text_of(metadata, metadata.contains(kSourceFileKey) ? kSourceFileKey : kSourceKey);
+    out.root = text_of(metadata, kSourceRootKey);
+    out.hash = text_of(metadata, kSourceHashKey);
+    if (const auto plus = out.hash.find('+'); plus != std::string::npos) {
+      const char* const end = out.hash.data() + out.hash.size();
+      (void)std::from_chars(out.hash.data() + plus + 1, end, out.documents);
+      out.hash.erase(plus);
+    }
   }
   return out;
 }

@@ -15,6 +15,7 @@ namespace quire {
 struct StoredFile {
   std::string id;
   std::string source, root, hash;  ///< of its metadata; empty: it has none
+  std::size_t documents = 1;       ///< of the file
   bool ready = false;
 };
 
