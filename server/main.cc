@@ -1,8 +1,16 @@
 // quire: a context cache for retrieval-augmented generation. This file parses the command line;
 // server/commands holds the commands.
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +48,32 @@ std::string about_unknown_command(const CLI::App& app, int argc, char** argv) {
     at = next;
   }
   return {};
+}
+
+/// Runs the command. What it throws is said, not a crash; an answer that could not be written is a
+/// failure.
+int run_command(const quire::CommandRun& run) {
+  int code = 1;
+  try {
+    code = run();
+  } catch (const std::bad_alloc&) {
+    code = quire::complain("there is not enough memory");
+  } catch (const std::exception& e) {
+    code = quire::complain(std::string("this is not expected: ") + e.what() +
+                           ". What answered may be no Quire service, or of another version");
+  }
+  std::cout.flush();
+  errno = 0;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+  if (!lost) return code;
+  const int error = errno;
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  const bool reader_left = error == EPIPE || (::poll(&out, 1, 0) == 1 && (out.revents & POLLERR));
+  // Who reads no further, as head does, needs no message.
+  if (!reader_left)
+    (void)quire::complain(std::string("cannot write to the standard output") +
+                          (error == 0 ? "" : std::string(": ") + std::strerror(error)));
+  return code == 0 ? 1 : code;
 }
 
 }  // namespace
@@ -108,5 +142,5 @@ int main(int argc, char** argv) {
     // Help and version give 0; a wrong command line gives 2, as usual.
     return app.exit(e) == 0 ? 0 : 2;
   }
-  return run ? run() : 1;
+  return run ? run_command(run) : 1;
 }

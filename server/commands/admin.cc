@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -88,8 +89,13 @@ int verify(const AdminFlags& flags) {
 }
 
 int export_pack(const AdminFlags& flags) {
-  std::ofstream file(flags.file, std::ios::binary | std::ios::trunc);
-  if (!file) return complain("cannot write '" + flags.file + "': " + std::strerror(errno));
+  // A pack that is there stays until this one is whole. What is no file, as a pipe, is written.
+  std::error_code ec;
+  const auto there = std::filesystem::status(flags.file, ec);
+  const bool replaces = !std::filesystem::exists(there) || std::filesystem::is_regular_file(there);
+  const std::string path = replaces ? flags.file + ".new" : flags.file;
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  if (!file) return complain("cannot write '" + path + "': " + std::strerror(errno));
   ClientRequest request;
   request.method = "POST";
   request.target = "/v1/admin/cache/export";
@@ -105,12 +111,16 @@ int export_pack(const AdminFlags& flags) {
   });
   file.close();
   if (!file && error == 0) error = errno;
-  const bool written = static_cast<bool>(file);
+  bool written = static_cast<bool>(file);
+  if (reply.ok() && written && replaces && std::rename(path.c_str(), flags.file.c_str()) != 0) {
+    error = errno;
+    written = false;
+  }
   if (reply.ok() && written) {
     std::printf("%llu bytes in %s\n", static_cast<unsigned long long>(bytes), flags.file.c_str());
     return 0;
   }
-  (void)std::remove(flags.file.c_str());  // an incomplete pack is useless
+  if (replaces) (void)std::remove(path.c_str());  // an incomplete pack is useless
   return error != 0 ? complain("cannot write '" + flags.file + "': " + std::strerror(error))
                     : complain(reply.status());
 }

@@ -74,7 +74,9 @@ void add_documents_command(CLI::App& app, CommandRun& run) {
         request.target = "/v1/documents/" + percent_encode(id) + (*content ? "/content" : "");
         const auto reply = client_call(*flags, std::move(request));
         if (!reply.ok()) return complain(reply.status());
-        std::printf("%s%s", reply->body.c_str(), reply->body.ends_with('\n') ? "" : "\n");
+        // A text may hold zero bytes.
+        std::fwrite(reply->body.data(), 1, reply->body.size(), stdout);
+        if (!reply->body.ends_with('\n')) std::fputc('\n', stdout);
       }
       return 0;
     };

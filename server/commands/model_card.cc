@@ -1,8 +1,11 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/log.h"
 #include "cachestore/store.h"
@@ -16,6 +19,8 @@
 
 namespace quire {
 namespace {
+
+constexpr std::size_t kMaxCardBytes = 64u << 20;
 
 struct CardFlags {
   std::string model, store = "./data", weights = "auto", kv_dtype = "f16", out;
@@ -41,6 +46,32 @@ Result<ModelCardEntry> collect(const CardFlags& f, const std::string& model_path
                             fingerprint_hex(fingerprint, heads.ok() ? *heads : SelectionHeads()));
 }
 
+/// Returns what a card that is there says of other weights or kinds of KV.
+Result<std::vector<ModelCardEntry>> others_in(const std::string& path, const Digest& fingerprint) {
+  if (std::error_code ec; !std::filesystem::exists(path, ec)) return std::vector<ModelCardEntry>();
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxCardBytes));
+  auto entries = parse_model_card(text);
+  if (!entries.ok())
+    return entries.status().with_context(path +
+                                         " is no model card and stays; name another file with -o");
+  std::erase_if(*entries, [&](const ModelCardEntry& e) { return e.fingerprint == fingerprint; });
+  return entries;
+}
+
+/// Puts the whole text in the file's place, or leaves the file as it was.
+Status replace_file(const std::string& path, const std::string& text) {
+  const std::string fresh = path + ".new";
+  std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  std::error_code ec;
+  if (file) std::filesystem::rename(fresh, path, ec);
+  if (file && !ec) return {};
+  std::error_code ignored;
+  std::filesystem::remove(fresh, ignored);
+  return Status::io("cannot write " + path + (ec ? ": " + ec.message() : std::string()));
+}
+
 int card(const CardFlags& f) {
   set_log_sink(nullptr, LogLevel::kWarning);
   const auto path = find_model_path(f.model);
@@ -52,13 +83,16 @@ int card(const CardFlags& f) {
     return complain(f.store +
                     " holds nothing of this model with these weights: run 'quire model "
                     "calibrate' or 'quire fidelity --certify' first");
-  const std::string text = model_card_json({*entry}) + "\n";
-  if (f.out == "-") return std::fputs(text.c_str(), stdout) < 0 ? complain("cannot write") : 0;
+  if (f.out == "-") {
+    std::printf("%s\n", model_card_json({*entry}).c_str());
+    return 0;
+  }
   const std::string out = f.out.empty() ? model_card_path(*path).string() : f.out;
-  std::ofstream file(out, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return complain("cannot write " + out);
+  auto entries = others_in(out, entry->fingerprint);
+  if (!entries.ok()) return complain(entries.status());
+  entries->push_back(*entry);
+  if (const Status s = replace_file(out, model_card_json(*entries) + "\n"); !s.ok())
+    return complain(s);
   std::printf(
       "%s: %s, %s, %zu certificates\n", out.c_str(),
       entry->selection_heads.empty() ? "no retrieval heads" : "retrieval heads",

@@ -64,6 +64,8 @@ Result<capacity::PlanOptions> options_of(const PlanFlags& f) {
   o.fleet.remote = f.remote != "none";
   if (f.remote != "none" && f.remote != "unlimited") {
     QUIRE_ASSIGN_OR_RETURN(o.fleet.remote_bytes, bytes_of("remote", f.remote));
+    if (o.fleet.remote_bytes == 0)
+      return Status::invalid("remote", "--remote is 0; write none or unlimited, or a size");
   }
   QUIRE_ASSIGN_OR_RETURN(o.fleet.policy, parse_store_policy(f.eviction));
   o.fleet.routing = f.routing == "affinity" ? capacity::Routing::kAffinity

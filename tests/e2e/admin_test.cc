@@ -307,6 +307,12 @@ TEST_F(AdminTest, TheCommandLineDoesItToo) {
   EXPECT_NE(r.err.find("document_not_found"), std::string::npos) << r.err;
   r = run({"export", "/nonexistent/file"});
   EXPECT_EQ(r.exit_code, 1);
+  // A pack stays as it is until the next one is whole.
+  const auto bytes = std::filesystem::file_size(file);
+  r = run_process({QUIRE_BINARY, "admin", "export", "--server", "http://127.0.0.1:1", file});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(std::filesystem::file_size(file), bytes);
+  EXPECT_FALSE(std::filesystem::exists(file + ".new"));
 }
 
 TEST(AdminScope, OthersMayNot) {

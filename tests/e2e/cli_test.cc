@@ -18,10 +18,15 @@
 namespace quire::testing {
 namespace {
 
-/// Returns the head of the request that a command sends, given the arguments behind --server. The
-/// reply is a refusal.
-std::string head_sent_by(std::vector<std::string> command,
-                         const std::vector<std::string>& arguments) {
+/// What a command sent to a server, and how it ended.
+struct Asked {
+  std::string head;
+  ProcessResult result;
+};
+
+/// Runs a command, given the arguments behind --server, of which one request gets this reply.
+Asked ask_once(std::vector<std::string> command, const std::vector<std::string>& arguments,
+               std::string_view reply) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -39,17 +44,25 @@ std::string head_sent_by(std::vector<std::string> command,
       if (n <= 0) break;
       head.append(piece, static_cast<std::size_t>(n));
     }
-    const std::string_view refusal = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
-    (void)::send(fd, refusal.data(), refusal.size(), MSG_NOSIGNAL);
+    (void)::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
     ::close(fd);
   });
   command.push_back("--server=http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
   command.insert(command.end(), arguments.begin(), arguments.end());
-  EXPECT_EQ(run_process(command).exit_code, 1);
+  const ProcessResult result = run_process(command);
   ::shutdown(listener, SHUT_RDWR);  // for a command that has sent nothing
   server.join();
   ::close(listener);
-  return head;
+  return {head, result};
+}
+
+/// Returns the head of the request that a command sends, whose reply is a refusal.
+std::string head_sent_by(const std::vector<std::string>& command,
+                         const std::vector<std::string>& arguments) {
+  const Asked asked = ask_once(command, arguments,
+                               "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n");
+  EXPECT_EQ(asked.result.exit_code, 1);
+  return asked.head;
 }
 
 TEST(Cli, OptionsOutrankTheEnvironment) {
@@ -98,6 +111,35 @@ TEST(Cli, AQuestionAboutDocumentsCarriesTheirAffinity) {
   const std::string without = head_sent_by(query, {});
   EXPECT_NE(without.find("POST /v1/query"), std::string::npos);
   EXPECT_EQ(without.find(named), std::string::npos);
+}
+
+TEST(Cli, WhatIsNoQuireServiceIsSaidAndNoCrash) {
+  for (const std::string body : {"[1,2]", R"({"data":[]})", R"({"data":{}})"}) {
+    for (const std::vector<std::string> words :
+         {std::vector<std::string>{"documents", "list"}, {"admin", "verify"}}) {
+      std::vector<std::string> command{QUIRE_BINARY};
+      command.insert(command.end(), words.begin(), words.end());
+      const Asked asked = ask_once(command, {},
+                                   "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                                   "Content-Length: " +
+                                       std::to_string(body.size()) + "\r\n\r\n" + body);
+      EXPECT_EQ(asked.result.exit_code, 1) << words[1] << " " << body;
+      EXPECT_NE(asked.result.err.find("Quire service"), std::string::npos) << asked.result.err;
+    }
+  }
+}
+
+TEST(Cli, AnAnswerThatCannotBeWrittenIsAFailure) {
+  const std::string full = std::string(QUIRE_BINARY) + " version >/dev/full";
+  const auto r = run_process({"/bin/sh", "-c", full});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("standard output"), std::string::npos) << r.err;
+  // Who stops reading, as head does, gets no message.
+  const auto head = run_process(
+      {"/bin/sh", "-c", std::string(QUIRE_BINARY) + " serve --print-config | head -c 1"});
+  EXPECT_EQ(head.err, "");
+  EXPECT_EQ(run_process({QUIRE_BINARY, "plan-capacity", "--trace", "x", "--remote", "0"}).exit_code,
+            1);
 }
 
 TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
