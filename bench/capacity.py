@@ -217,7 +217,10 @@ class Bench:
         os.replace(self.options.state + ".new", self.options.state)
 
     def measure_rates(self):
-        """Rates with as many replicas as there will be; none of their documents is asked later."""
+        """Rates with as many replicas as there will be; none of their documents is asked later.
+
+        They belong to one run: on a virtual machine, what a pause costs changes within an hour.
+        """
         o = self.options
         most = max(o.replicas)
         with tempfile.TemporaryDirectory() as folder, Redis() as redis:
@@ -237,9 +240,11 @@ class Bench:
                     s.__exit__()
             with open(folder + "/rates", encoding="utf-8") as file:
                 rates = json.load(file)
-        mean = rates["prefill"][2]["tokens"] * rates["stored_bytes_per_token"]
-        self.state["disk"] = max(LEAST_DISK, int(DISK_BESIDE + DISK_DOCUMENTS * mean))
-        rates["disk_bytes_beside"] = self.measure_disk(rates)
+        if "disk" not in self.state:
+            mean = rates["prefill"][2]["tokens"] * rates["stored_bytes_per_token"]
+            self.state["disk"] = max(LEAST_DISK, int(DISK_BESIDE + DISK_DOCUMENTS * mean))
+            self.state["disk_beside"] = self.measure_disk(rates)
+        rates["disk_bytes_beside"] = self.state["disk_beside"]
         return rates
 
     def measure_disk(self, rates):
@@ -286,12 +291,12 @@ class Bench:
             )
         return texts, trace
 
-    def slower(self, service):
+    def slower(self, service, rates):
         """How many times as long questions take now as by the rates, over other documents.
 
         The machine may do other work. The documents are deleted, so that the tiers are as before.
         """
-        rates, ratios = self.state["rates"], []
+        ratios = []
         rng = random.Random(self.options.seed + 2)
         for i in range(PROBES):
             tokens = service.post("probe", text(rng, self.options.words))
@@ -308,7 +313,7 @@ class Bench:
             service.call("DELETE", "/v1/documents/probe")
         return statistics.median(ratios)
 
-    def plan(self, trace, replicas, routing, speed, warmup_share=WARMUP, slower=1.0):
+    def plan(self, rates, trace, replicas, routing, speed, warmup_share=WARMUP):
         o = self.options
         warmup = warmup_share * (trace[-1]["time"] - trace[0]["time"]) / speed
         with tempfile.TemporaryDirectory() as folder:
@@ -316,7 +321,7 @@ class Bench:
                 for question in trace:
                     file.write(json.dumps(question) + "\n")
             with open(folder + "/rates", "w", encoding="utf-8") as file:
-                json.dump(scaled(self.state["rates"], slower), file)
+                json.dump(rates, file)
             command = [o.binary, "plan-capacity", "--trace", folder + "/trace", "--json"]
             command += ["--rates", folder + "/rates", "--replicas", str(replicas)]
             command += ["--per-host", str(replicas), "--routing", routing, "--speed", repr(speed)]
@@ -329,7 +334,8 @@ class Bench:
         low, high = 1e-3, 1e3
         for _ in range(40):
             middle = math.sqrt(low * high)
-            busy = self.plan(trace, 1, "affinity", middle)["utilisation"]["mean"]
+            plan = self.plan(self.state["rates"], trace, 1, "affinity", middle)
+            busy = plan["utilisation"]["mean"]
             low, high = (middle, high) if busy < BUSY else (low, middle)
         return math.sqrt(low * high)
 
@@ -361,6 +367,7 @@ class Bench:
     def replay(self, replicas, routing):
         """Asks the trace's questions at their times; returns what was measured."""
         o, trace = self.options, self.state["trace"]
+        rates = self.measure_rates()
         with Redis() as redis:
             services = [
                 Service(o, redis, self.state["dram"], self.state["disk"]) for _ in range(replicas)
@@ -371,7 +378,7 @@ class Bench:
                 for s in services:
                     for i, t in enumerate(self.state["texts"]):
                         s.post(f"d{i}", t)
-                before = self.slower(services[0])
+                before = self.slower(services[0], rates)
                 sent = redis.sent()
                 router = Router(routing, replicas)
                 began = time.perf_counter() + 0.5
@@ -389,7 +396,7 @@ class Bench:
                     picks = [router.pick(int(q["affinity"], 16)) for q in trace]
                     answers = list(pool.map(ask, range(len(trace)), [services[p] for p in picks]))
                 sent = redis.sent() - sent
-                after = self.slower(services[0])
+                after = self.slower(services[0], rates)
             finally:
                 for s in services:
                     s.__exit__()
@@ -410,15 +417,17 @@ class Bench:
             "late_p95": percentile(sorted(a[1] for a in answers), 0.95),
             "sent": sent,
             "slower": [before, after],
+            "rates": rates,
         }
 
     def compare(self, replicas, routing, run):
         """Returns what was measured in a run and what is predicted for it."""
         slower = statistics.mean(run["slower"])
-        args = (self.state["trace"], replicas, routing, self.state["speed"])
-        plan = self.plan(*args, slower=slower)
+        rates = scaled(run["rates"], slower)
+        args = (rates, self.state["trace"], replicas, routing, self.state["speed"])
+        plan = self.plan(*args)
         # Redis counts all that it sends, from the first question on.
-        whole = self.plan(*args, warmup_share=0, slower=slower)
+        whole = self.plan(*args, warmup_share=0)
         measured = {
             "ttft_p50_ms": 1000 * percentile(run["ttft"], 0.5),
             "ttft_p95_ms": 1000 * percentile(run["ttft"], 0.95),
@@ -442,6 +451,7 @@ class Bench:
         row["steady_runs"] = len(steady)
         runs = steady or runs
         pairs = [self.compare(replicas, routing, r) for r in runs]
+        row["pause_ms"] = [[p["ms"] for p in r["rates"]["idle"]] for r in runs]
         row["late_p95_ms"] = round(1000 * max(r["late_p95"] for r in runs), 1)
         row["predicted_busy"] = round(statistics.median(p["busy"] for _, p in pairs), 3)
         for name in pairs[0][0]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How well `quire plan-capacity` predicts what replicas do: rates are measured on some documents,
-# then questions over others are asked at 1, 2 and 4 replicas of this machine, and compared.
+# How well `quire plan-capacity` predicts what replicas do: before each run, rates are measured on
+# some documents, then questions over others are asked at 1, 2 or 4 replicas of this machine.
 #   bench/capacity.sh [--quick] [--quire FILE] [--model PATH] [--replicas 1,2,4] [--requests N]
 #                     [--documents N] [--words N] [--repeats N] [--seed N] [--state FILE] [--runs N]
 # Needs redis-server, whose Redis is the tier that the replicas share. With --state, rates and runs
