@@ -511,8 +511,6 @@ def scaled(rates, slower):
     for tier in ("dram", "disk", "remote"):
         for name in out[tier]:
             out[tier][name] *= slower
-    for name in ("ms_per_context", "ms_per_token"):
-        out["write"][name] *= slower
     return out
 
 

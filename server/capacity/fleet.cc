@@ -93,7 +93,6 @@ class Fleet {
     LocalStore store;
     EngineQueue engine;
     double transfers_free_at = 0;
-    double writes_until = 0;  ///< what it has computed is written then
     std::uint32_t version = 0;
     bool was_busy = false;
   };
@@ -331,16 +330,9 @@ void Fleet::arrive(const Arrivals::Arrival& arrival) {
 void Fleet::ready(std::uint64_t flight) {
   Flight& f = flights_[flight];
   touch_engine(f.replica, [&](EngineQueue& engine) {
-    double more = rates_.idle_ms(engine.idle_seconds()) / 1000;
-    // Each context is written while the next one is computed.
-    for (std::size_t i = 1; i < f.computed.size(); ++i)
-      more += rates_.write.longer(rates_.prefill_ms(f.computed[i].tokens),
-                                  rates_.write.ms(f.computed[i - 1].tokens)) /
-              1000;
-    f.alone += more;
-    // So is what an earlier question has computed.
-    more += rates_.write.longer(f.work + more, replicas_[f.replica].writes_until - now_);
-    f.work += more;
+    const double after_pause = rates_.idle_ms(engine.idle_seconds()) / 1000;
+    f.work += after_pause;
+    f.alone += after_pause;
     engine.add(flight, f.work, f.answer_tokens);
   });
 }
@@ -376,8 +368,6 @@ void Fleet::first_token(std::uint64_t flight) {
   Replica& replica = replicas_[f.replica];
   last_first_token_ = now_;
   for (const Computed& c : f.computed) {
-    // Those before the last one were written beside it.
-    replica.writes_until = now_ + rates_.write.ms(c.tokens) / 1000;
     const auto stored = static_cast<double>(bytes_.stored(c.tokens));
     double written = stored;
     if (c.key <= local_below_) written = static_cast<double>(replica.store.write(c.key, c.tokens));

@@ -18,7 +18,6 @@ namespace {
 constexpr std::string_view kFormat = "quire-rates-1";
 constexpr std::size_t kMostPoints = 256, kMostText = 1024, kMostFileBytes = 1 << 20;
 constexpr double kMost = 1e15;
-constexpr double kMostSlows = 0.9;
 
 double value_at(const std::vector<RatePoint>& points, double at) {
   const RatePoint &first = points.front(), &last = points.back();
@@ -66,17 +65,6 @@ void read_place(JsonReader& r, std::string_view name, PlaceRate& out, JsonNeed n
   r.adopt(p.error());
 }
 
-void read_write(JsonReader& r, WriteRate& out) {
-  const json::object* o = r.object("write", JsonNeed::kOptional);
-  if (o == nullptr) return;
-  JsonReader w(*o, r.path_of("write"));
-  w.number("ms_per_context", out.ms_per_context, 0, kMost, JsonNeed::kRequired);
-  w.number("ms_per_token", out.ms_per_token, 0, kMost, JsonNeed::kRequired);
-  w.number("slows", out.slows, 0, kMostSlows, JsonNeed::kRequired);
-  w.finish();
-  r.adopt(w.error());
-}
-
 }  // namespace
 
 double Rates::prefill_ms(double tokens) const { return value_at(prefill, tokens); }
@@ -107,10 +95,6 @@ std::string rates_json(const Rates& rates) {
                  {"idle", points_json(rates.idle, "seconds")},
                  {"question_ms_per_token", rates.question_ms_per_token},
                  {"prefill", points_json(rates.prefill, "tokens")},
-                 {"write",
-                  {{"ms_per_context", rates.write.ms_per_context},
-                   {"ms_per_token", rates.write.ms_per_token},
-                   {"slows", rates.write.slows}}},
                  {"dram", place_json(rates.dram)},
                  {"disk", place_json(rates.disk)},
                  {"remote", place_json(rates.remote)},
@@ -144,7 +128,6 @@ Result<Rates> parse_rates(std::string_view text) {
   read_points(r, "idle", "seconds", out.idle, 1e-6, JsonNeed::kOptional);
   r.number("question_ms_per_token", out.question_ms_per_token, 0, kMost, JsonNeed::kRequired);
   read_points(r, "prefill", "tokens", out.prefill);
-  read_write(r, out.write);
   read_place(r, "dram", out.dram, JsonNeed::kRequired);
   read_place(r, "disk", out.disk, JsonNeed::kRequired);
   read_place(r, "remote", out.remote, JsonNeed::kOptional);

@@ -1,7 +1,6 @@
 /// How fast one replica is, as `quire bench rates` measures it (docs/capacity.md).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,19 +26,6 @@ struct PlaceRate {
   }
 };
 
-/// What the engine loses while a context that it has computed is written to the tiers.
-struct WriteRate {
-  double ms_per_context = 0, ms_per_token = 0;  ///< until it is written
-  double slows = 0;                             ///< of each second meanwhile; below 1
-  bool operator==(const WriteRate&) const = default;
-  double ms(double tokens) const { return ms_per_context + tokens * ms_per_token; }
-  /// Returns how much longer work takes during whose first `overlap` (same unit) something is
-  /// written.
-  double longer(double work, double overlap) const {
-    return slows * std::clamp(work / (1 - slows), 0.0, std::max(0.0, overlap));
-  }
-};
-
 /// Rates of a replica that has its machine to itself.
 struct Rates {
   std::string model, strategy;
@@ -52,8 +38,7 @@ struct Rates {
   /// data of others, and cores sleep. It rises from 0, and ends to rise with the last point.
   std::vector<RatePoint> idle;
   double question_ms_per_token = 0;
-  std::vector<RatePoint> prefill;  ///< computing a context of so many tokens, nothing beside it
-  WriteRate write;                 ///< of a computed context
+  std::vector<RatePoint> prefill;  ///< computing a context of so many tokens
   PlaceRate dram, disk, remote;    ///< all until it is in place, from that tier
   std::vector<RatePoint> decode;   ///< a step of so many answers at once
   /// Speed of each of 1, 2, ... busy replicas of one host, as a share of that of one alone. Empty:

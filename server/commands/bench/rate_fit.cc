@@ -73,25 +73,7 @@ Row relative(std::vector<double> factors, double sum, double ttft_ms) {
   return {std::move(factors), sum / ttft_ms};
 }
 
-/// Of each second in which something is written; more would leave nothing.
-constexpr double kMostSlows = 0.9;
-
 }  // namespace
-
-void fit_write(const std::vector<WriteSample>& samples, capacity::Rates& rates) {
-  std::vector<Row> rows;
-  std::vector<double> slows;
-  for (const WriteSample& s : samples) {
-    if (s.written_ms <= 0 || s.beside_ms <= 0) continue;
-    rows.push_back(relative({1, s.tokens}, s.written_ms, s.written_ms));
-    slows.push_back((s.beside_ms - s.alone_ms) / std::min(s.written_ms, s.beside_ms));
-  }
-  if (rows.empty()) return;
-  auto time = rows.size() < 2 ? std::vector<double>() : fit(rows, 2);
-  if (time.empty()) time = {0, samples.front().written_ms / samples.front().tokens};
-  std::ranges::sort(slows);
-  rates.write = {time[0], time[1], std::clamp(slows[slows.size() / 2], 0.0, kMostSlows)};
-}
 
 void fit_stored(const std::vector<StoredSample>& samples, capacity::Rates& rates) {
   std::vector<Row> rows;

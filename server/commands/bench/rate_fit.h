@@ -25,16 +25,6 @@ struct StoredSample {
   double tokens = 0, bytes = 0;
 };
 
-/// WriteSample is what a context took until it was written, and how long computing one takes alone
-/// and while one of its length is written.
-struct WriteSample {
-  double tokens = 0, written_ms = 0, alone_ms = 0, beside_ms = 0;
-};
-
-/// Fills in `write`, by least squares of relative errors and the median of what is lost. Without
-/// samples nothing is.
-void fit_write(const std::vector<WriteSample>& samples, capacity::Rates& rates);
-
 /// Fills in the stored bytes, by least squares; bytes_per_token comes before. Without samples that
 /// tell more, what is stored is KV alone.
 void fit_stored(const std::vector<StoredSample>& samples, capacity::Rates& rates);

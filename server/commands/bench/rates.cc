@@ -103,7 +103,6 @@ class RateRun {
   double question_tokens_ = 0;  ///< of the last question
   std::vector<RateSample> samples_;
   std::vector<StoredSample> stored_;
-  std::vector<WriteSample> written_;
   std::vector<Document> all_;
 };
 
@@ -178,7 +177,7 @@ Status RateRun::wait_written(const Document& document, bool shared) {
     if (resident && (!shared || bench_int(cache.at("tiers").as_object(), "remote") ==
                                     bench_int(cache, "blocks")))
       return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   if (interrupt_.requested()) return interrupted();
   return Status::precondition(
@@ -228,8 +227,7 @@ void RateRun::remember(RateTier tier, const std::vector<const Document*>& docume
 Status RateRun::measure_length(std::int64_t words) {
   const std::int64_t number = std::max<std::int64_t>(flags_.repeats, kManyContexts);
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(words, number));
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> others, post(words, number));
-  std::vector<double> times[4], beside_write, written, long_question, many;
+  std::vector<double> times[4], long_question, many;
   double tokens_short = 0, tokens_long = 0, tokens_many = 0;
   const auto each = [&](const std::function<Status(const Document&)>& step) -> Status {
     for (const Document& d : documents) QUIRE_RETURN_IF_ERROR(step(d));
@@ -242,19 +240,12 @@ Status RateRun::measure_length(std::int64_t words) {
       return {};
     });
   };
-  // In pairs: nothing is written while the first one is computed, and the second one is computed
-  // while the first one is written. A question over known KV ends the pause before.
+  // Nothing is written while one is computed. A question over known KV ends the pause before.
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    const Document &first = documents[i], &second = others[i];
     if (i > 0) QUIRE_RETURN_IF_ERROR(measure(RateTier::kDram, {&documents[i - 1]}, 0).status());
-    QUIRE_ASSIGN_OR_RETURN(const double alone, measure(RateTier::kComputed, {&first}, 0));
-    QUIRE_ASSIGN_OR_RETURN(const double beside, measure(RateTier::kComputed, {&second}, 0));
-    const auto begun = Clock::now();
-    QUIRE_RETURN_IF_ERROR(wait_written(second, shared_));
-    times[static_cast<int>(RateTier::kComputed)].push_back(alone);
-    beside_write.push_back(beside);
-    written.push_back(ms_between(begun, Clock::now()));
-    QUIRE_RETURN_IF_ERROR(evict("dram", second));
+    QUIRE_ASSIGN_OR_RETURN(const double ms, measure(RateTier::kComputed, {&documents[i]}, 0));
+    times[static_cast<int>(RateTier::kComputed)].push_back(ms);
+    QUIRE_RETURN_IF_ERROR(wait_written(documents[i], shared_));
   }
   QUIRE_RETURN_IF_ERROR(each([&](const Document& d) { return wait_written(d, false); }));
   QUIRE_RETURN_IF_ERROR(ask_each(RateTier::kDram));
@@ -288,8 +279,6 @@ Status RateRun::measure_length(std::int64_t words) {
        {RateTier::kComputed, RateTier::kDram, RateTier::kDisk, RateTier::kRemote})
     if (!times[static_cast<int>(tier)].empty())
       remember(tier, one, tokens_short, median(times[static_cast<int>(tier)]));
-  written_.push_back({documents.front().tokens, median(written),
-                      median(times[static_cast<int>(RateTier::kComputed)]), median(beside_write)});
   remember(RateTier::kDram, one, tokens_long, median(long_question));
   if (!many.empty()) remember(RateTier::kDram, several, tokens_many, median(many));
   return {};
@@ -435,7 +424,6 @@ Result<capacity::Rates> RateRun::run() {
     QUIRE_RETURN_IF_ERROR(describe(rates));
     for (const std::int64_t words : flags_.words) QUIRE_RETURN_IF_ERROR(measure_length(words));
     fit_stored(stored_, rates);
-    fit_write(written_, rates);
     QUIRE_RETURN_IF_ERROR(measure_idle(rates));
     QUIRE_RETURN_IF_ERROR(measure_answers(rates));
     QUIRE_RETURN_IF_ERROR(measure_host(rates));

@@ -76,22 +76,6 @@ TEST(Fleet, TheFirstQuestionAfterAPauseCostsMore) {
   EXPECT_NEAR(run(Trace(std::move(requests)), r, {}).ttft_p99, 21, 1e-6);
 }
 
-TEST(Fleet, WhatWasComputedIsWrittenBesideTheNextQuestion) {
-  Rates r = rates();
-  r.write = {2000, 0, 0.5};
-  // The second question comes half a second after the first one's write began, and loses half of
-  // what is left of two seconds.
-  std::vector<TraceRequest> requests{{0, 1, 1, 1, {{1, 100}}}, {10.5, 1, 1, 1, {{2, 100}}}};
-  FleetResult got = run(Trace(std::move(requests)), r, {});
-  EXPECT_NEAR(got.ttft_mean, (10 + 10.75) / 2, 1e-6);
-  EXPECT_NEAR(got.wait_mean, 0.375, 1e-6);
-  // One of two contexts writes the first while it computes the second.
-  requests = {{0, 1, 1, 1, {{1, 100}, {2, 100}}}};
-  got = run(Trace(std::move(requests)), r, {});
-  EXPECT_NEAR(got.ttft_mean, 21, 1e-6);
-  EXPECT_NEAR(got.wait_mean, 0, 1e-6);
-}
-
 TEST(Fleet, AnotherReplicaReadsTheSharedTier) {
   FleetOptions o;
   o.replicas = 2;

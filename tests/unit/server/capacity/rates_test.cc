@@ -15,7 +15,6 @@ Rates example() {
   r.idle = {{0.5, 3}, {2, 6}};
   r.question_ms_per_token = 0.5;
   r.prefill = {{100, 50}, {1000, 700}};
-  r.write = {3, 0.1, 0.25};
   r.dram = {1, 0.01};
   r.disk = {2, 0.02};
   r.remote = {3, 0.05};
@@ -37,15 +36,6 @@ TEST(Rates, CurvesAreLinearBetweenTheirPoints) {
   EXPECT_DOUBLE_EQ(r.idle_ms(1.25), 4.5);
   EXPECT_DOUBLE_EQ(r.idle_ms(1e300 * 1e300), 6) << "nothing ran before";
   EXPECT_DOUBLE_EQ(Rates().idle_ms(5), 0);
-}
-
-TEST(Rates, WorkTakesLongerWhileSomethingIsWritten) {
-  const Rates r = example();
-  EXPECT_DOUBLE_EQ(r.write.ms(100), 13);
-  EXPECT_DOUBLE_EQ(r.write.longer(100, 40), 10) << "a quarter of 40 ms is lost";
-  EXPECT_DOUBLE_EQ(r.write.longer(30, 1000), 10) << "30 ms of work take 40";
-  EXPECT_DOUBLE_EQ(r.write.longer(30, -5), 0);
-  EXPECT_DOUBLE_EQ(Rates().write.longer(30, 1000), 0);
 }
 
 TEST(Rates, AHostIsSharedEvenlyUnlessItWasMeasured) {
@@ -83,7 +73,6 @@ TEST(Rates, ErrorsNameTheField) {
   EXPECT_EQ(field("\"stored_bytes_per_token\":1100.0", "\"stored_bytes_per_token\":5"),
             "stored_bytes_per_token");
   EXPECT_EQ(field("\"disk\"", "\"disc\""), "disk");
-  EXPECT_EQ(field("\"slows\":0.25", "\"slows\":1"), "write.slows");
   EXPECT_EQ(parse_rates("[").status().field(), "rates");
 }
 

@@ -49,21 +49,6 @@ TEST(RateFit, TellsBytesOfAContextFromThoseOfItsTokens) {
   EXPECT_EQ(r.stored_bytes_per_context, 0);
 }
 
-TEST(RateFit, TellsHowLongWritingTakesAndWhatItCosts) {
-  capacity::Rates r;
-  // Half of a write's time is lost: the longer ones last longer than computing does beside them.
-  fit_write({{100, 30, 50, 65}, {200, 50, 100, 125}, {400, 90, 30, 60}}, r);
-  EXPECT_NEAR(r.write.ms_per_context, 10, 1e-6);
-  EXPECT_NEAR(r.write.ms_per_token, 0.2, 1e-8);
-  EXPECT_NEAR(r.write.slows, 0.5, 1e-9);
-  fit_write({{100, 30, 50, 45}}, r);
-  EXPECT_EQ(r.write.slows, 0) << "it was no slower";
-  EXPECT_NEAR(r.write.ms(100), 30, 1e-9);
-  capacity::Rates none;
-  fit_write({}, none);
-  EXPECT_EQ(none.write, capacity::WriteRate());
-}
-
 TEST(RateFit, NoCostIsBelowZero) {
   capacity::Rates r;
   ASSERT_TRUE(fit_rates(samples(4, 0.3, -0.5, 0.01), r).ok());
