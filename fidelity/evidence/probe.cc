@@ -113,6 +113,14 @@ struct ProbeMaker::Material {
   std::uint64_t shown_end;
 };
 
+/// Returns whether ranges of a text's bytes, one per chunk, can be of this text.
+static bool ranges_fit(std::span<const std::pair<std::uint64_t, std::uint64_t>> ranges,
+                       std::string_view text) {
+  return std::ranges::all_of(ranges, [&](const auto& range) {
+    return range.first <= range.second && range.second <= text.size();
+  });
+}
+
 Result<std::optional<Probe>> ProbeMaker::make(const std::string& ns,
                                               std::span<const std::string> ids) {
   QUIRE_ASSIGN_OR_RETURN(Resolved resolved, ingest_.resolve(ns, ids, {.touch = false}));
@@ -123,6 +131,12 @@ Result<std::optional<Probe>> ProbeMaker::make(const std::string& ns,
     if (d.stale || d.other_salt || d.pending || d.contexts.empty()) return none;
   ResolvedDocument& source = resolved.documents.front();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, ingest_.documents().content(ns, source.id));
+  // The text is read after the chunks, and a new version may have been committed in between: the
+  // ranges of the old one mean nothing in it.
+  const auto now = ingest_.documents().get(ns, source.id);
+  if (!now.ok() || now->content_hash != source.content_hash ||
+      source.byte_ranges.size() != source.contexts.size() || !ranges_fit(source.byte_ranges, text))
+    return none;
 
   // A run of the source's chunks, half of the room at most.
   const std::size_t chunks = source.contexts.size();

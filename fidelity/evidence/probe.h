@@ -39,8 +39,8 @@ class ProbeMaker {
 
   /// Draws a probe over some of the documents `ids` of `ns`, of which the first holds the known
   /// text; the others are left out where they were not read behind the same text as the first.
-  /// None: that document is gone or not ready, is salted, or has no text to ask for. Errors:
-  /// those of the document service.
+  /// None: that document is gone or not ready, is replaced meanwhile, is salted, or has no text to
+  /// ask for. Errors: those of the document service.
   Result<std::optional<Probe>> make(const std::string& ns, std::span<const std::string> ids);
 
  private:

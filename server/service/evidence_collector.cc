@@ -1,6 +1,7 @@
 #include "server/service/evidence_collector.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <utility>
 
@@ -90,28 +91,50 @@ void EvidenceCollector::stop() {
 }
 
 void EvidenceCollector::run() {
-  probes_ = load_evidence(store_, fingerprint_hex_);
-  drop_old_probes(probes_, unix_ms_now());
-  drop_void_probes();
-  publish();
-  int barren = 0;
+  survive([this] {
+    probes_ = load_evidence(store_, fingerprint_hex_);
+    drop_old_probes(probes_, unix_ms_now());
+    drop_void_probes();
+    publish();
+  });
   for (;;) {
     {
       std::unique_lock lock(mu_);
       changed_.wait_for(lock, options_.look, [this] { return stopping_; });
       if (stopping_) return;
     }
-    if (!due(Clock::now())) continue;
-    const auto began = Clock::now();
-    const bool made = probe_once(barren + 1 < kMostBarren);
-    barren = made ? 0 : barren + 1;
-    const auto now = Clock::now();
-    if (fewest() < kEnoughProbes && barren < kMostBarren) continue;
-    const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>((now - began) /
-                                                                            options_.most_share);
-    next_at_ = now + std::max(options_.refresh, rest);
-    barren = 0;
+    survive([this] { look(); });
   }
+}
+
+/// Runs a step. Evidence is worth less than the service, so what a step throws, such as for want
+/// of memory, ends this step alone; after many such steps it waits as if there were enough.
+void EvidenceCollector::survive(const std::function<void()>& step) {
+  try {
+    step();
+    return;
+  } catch (const std::exception& e) {
+    log_warning("gathering evidence failed", {{"reason", e.what()}});
+  }
+  if (++barren_ >= kMostBarren) rest(Clock::now(), options_.refresh);
+}
+
+void EvidenceCollector::rest(Clock::time_point now, std::chrono::milliseconds how_long) {
+  next_at_ = now + how_long;
+  barren_ = 0;
+}
+
+/// Makes one probe if one is due.
+void EvidenceCollector::look() {
+  if (!due(Clock::now())) return;
+  const auto began = Clock::now();
+  const bool made = probe_once(barren_ + 1 < kMostBarren);
+  barren_ = made ? 0 : barren_ + 1;
+  const auto now = Clock::now();
+  if (fewest() < kEnoughProbes && barren_ < kMostBarren) return;
+  const auto share = std::chrono::duration_cast<std::chrono::milliseconds>((now - began) /
+                                                                           options_.most_share);
+  rest(now, std::max(options_.refresh, share));
 }
 
 /// Returns whether the service has been quiet for long enough and a probe is wanted.

@@ -70,6 +70,9 @@ class EvidenceCollector {
   using Clock = std::chrono::steady_clock;
 
   void run();
+  void survive(const std::function<void()>& step);
+  void look();
+  void rest(Clock::time_point now, std::chrono::milliseconds how_long);
   bool due(Clock::time_point now);
   /// Makes and measures one probe; false: there was none to make, or with `only_wanted` there are
   /// enough of its kind.
@@ -102,6 +105,7 @@ class EvidenceCollector {
   std::vector<Name> names_;
   std::int64_t listed_ready_ = -1;  ///< IngestStats::documents_ready when they were listed
   Clock::time_point quiet_since_, next_at_;
+  int barren_ = 0;  ///< steps in a row that gave no probe
 
   std::mutex mu_;
   std::condition_variable changed_;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "fidelity/answer_sink.h"
@@ -66,6 +67,7 @@ class EvidenceTest : public ::testing::Test {
     o.look = 5ms;
     o.prompt_tokens = 160;
     o.seed = 7;
+    o.others_idle = others_idle_;
     return std::make_unique<EvidenceCollector>(*engine_, *ingest_, *store_, kModel,
                                                std::move(candidates), o,
                                                [this](std::vector<EvidenceVerdict> v) {
@@ -91,6 +93,7 @@ class EvidenceTest : public ::testing::Test {
   std::mutex mu_;
   std::condition_variable changed_;
   std::vector<EvidenceVerdict> verdicts_;
+  std::function<bool()> others_idle_;
 };
 
 TEST_F(EvidenceTest, ProbesTellExactFromRandomAndAreKept) {
@@ -183,6 +186,21 @@ TEST_F(EvidenceTest, EachProbeIsOfDocumentsThatWereReadAlike) {
     EXPECT_NE(p.kind, ProbeKind::kQuery) << "its documents were not read alike";
     EXPECT_EQ(p.read_behind.kind == ReadBehind::Kind::kLeadIn, p.document.starts_with("behind"));
   }
+}
+
+TEST_F(EvidenceTest, WhatAStepThrowsEndsNothingButTheStep) {
+  std::atomic<int> thrown = 0;
+  others_idle_ = [&thrown] {
+    if (thrown < 3) {
+      ++thrown;
+      throw std::runtime_error("out of everything");
+    }
+    return true;
+  };
+  auto collector = start({"reuse"});
+  wait_for(1);
+  collector.reset();
+  EXPECT_EQ(thrown, 3);
 }
 
 TEST_F(EvidenceTest, ClientsComeFirst) {

@@ -1,0 +1,93 @@
+// Probes are drawn from one version of a document, or not at all.
+#include "fidelity/evidence/probe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/stub_services.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kSentence = "The mill at the river was built by a weaver of the town.";
+
+/// Documents whose text may be another version's than their chunks.
+class Documents : public test::StubIngest {
+ public:
+  std::string text;          ///< what content() returns
+  std::string hash = "one";  ///< of the version that get() sees
+  std::uint64_t end = 0;     ///< of the last chunk, bytes of the version that resolve() sees
+
+  Result<Resolved> resolve(std::string_view, std::span<const std::string> ids,
+                           const ResolveOptions&) override {
+    Resolved r;
+    for (const std::string& id : ids) {
+      ResolvedDocument d;
+      d.id = id;
+      d.content_hash = "one";
+      for (int i = 0; i < 2; ++i) {
+        QueryContext c;
+        c.document_id = id;
+        c.chunk = i;
+        c.token_ids = {1, 2, 3};
+        d.contexts.push_back(std::move(c));
+      }
+      d.byte_ranges = {{0, kSentence.size()}, {kSentence.size(), end}};
+      r.documents.push_back(std::move(d));
+    }
+    return r;
+  }
+  Result<std::string> content(std::string_view, std::string_view) override { return text; }
+  Result<DocumentInfo> get(std::string_view, std::string_view id) override {
+    DocumentInfo d;
+    d.id = id;
+    d.content_hash = hash;
+    return d;
+  }
+};
+
+class ProbeMakerTest : public ::testing::Test {
+ protected:
+  ProbeMakerTest() {
+    for (int i = 0; i < 4; ++i) text_ += std::string(kSentence) + " ";
+    documents_.text = text_;
+    documents_.end = text_.size();
+  }
+  /// Draws many probes and returns how many there were.
+  int drawn(std::vector<std::string> ids = {"a", "b"}) {
+    ProbeMaker maker(engine_, documents_, 1000, 7);
+    int n = 0;
+    for (int i = 0; i < 50; ++i) {
+      const auto probe = maker.make("default", ids);
+      EXPECT_TRUE(probe.ok()) << probe.status().to_string();
+      if (probe.ok() && *probe) ++n;
+    }
+    return n;
+  }
+
+  std::string text_;
+  Documents documents_;
+  test::StubEngine engine_;
+};
+
+TEST_F(ProbeMakerTest, DrawsFromADocumentThatStays) { EXPECT_GT(drawn(), 25); }
+
+TEST_F(ProbeMakerTest, ADocumentThatIsReplacedMeanwhileGivesNone) {
+  documents_.text = kSentence.substr(0, 10);  // shorter than the chunks of the version before
+  documents_.hash = "two";
+  EXPECT_EQ(drawn(), 0);
+  documents_.text = text_;
+  EXPECT_EQ(drawn(), 0) << "also where the ranges of one version fit into the other";
+}
+
+TEST_F(ProbeMakerTest, RangesBeyondTheTextGiveNone) {
+  documents_.text = kSentence.substr(0, 10);
+  EXPECT_EQ(drawn(), 0);
+  documents_.text = text_;
+  documents_.end = kSentence.size() - 1;  // ends before it begins
+  EXPECT_EQ(drawn(), 0);
+}
+
+}  // namespace
+}  // namespace quire
