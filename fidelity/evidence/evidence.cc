@@ -23,10 +23,9 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-evidence-1";
-/// The same with probes of documents that were not read alone. Builds that do not know them must
-/// not read the record, or they would mix both.
-constexpr std::string_view kBehindFormat = "quire-evidence-2";
+/// Records of another format are gathered anew: those before it do not say whether their probes
+/// repeat each other, nor what they were drawn from.
+constexpr std::string_view kFormat = "quire-evidence-3";
 constexpr std::array kKinds = {ProbeKind::kQuote, ProbeKind::kContinuation, ProbeKind::kQuery};
 /// Of differences of likelihoods, as in reports: a few texts whose likelihood collapses do not
 /// decide.
@@ -67,12 +66,43 @@ const ProbeScore* score_of(const ProbeResult& probe, std::string_view spec) {
   return found == probe.scores.end() ? nullptr : &*found;
 }
 
+/// Returns the probes that count: of those with the same subject the latest, in order.
+std::vector<ProbeResult> counting(std::span<const ProbeResult> probes) {
+  std::set<std::string_view> seen;
+  std::vector<ProbeResult> out;
+  for (std::size_t i = probes.size(); i-- > 0;) {
+    const ProbeResult& probe = probes[i];
+    if (probe.contexts >= kLeastContexts && seen.insert(probe.subject).second) out.push_back(probe);
+  }
+  std::ranges::reverse(out);
+  return out;
+}
+
+/// Enters how broad the evidence is.
+void measure_breadth(std::span<const ProbeResult> probes, EvidenceVerdict& v) {
+  std::set<std::pair<std::string_view, std::string_view>> documents;
+  for (const ProbeResult& probe : probes) {
+    if (score_of(probe, v.spec) == nullptr) continue;
+    // An answer to a real query is known, but not which document it is of.
+    if (probe.kind != ProbeKind::kQuery) documents.emplace(probe.ns, probe.document);
+    v.least_contexts = v.probes == 0 ? probe.contexts : std::min(v.least_contexts, probe.contexts);
+    v.most_contexts = std::max(v.most_contexts, probe.contexts);
+    ++v.probes;
+  }
+  v.documents = std::ssize(documents);
+  v.enough = v.probes >= std::int64_t{kLeastProbes} && v.documents >= kLeastDocuments;
+}
+
 /// Returns why the candidate does not pass; empty: it passes.
 std::string judge(const EvidenceVerdict& v, std::span<const ProbeResult> probes,
                   double least_agreement) {
-  if (!v.enough)
+  if (v.probes < std::int64_t{kLeastProbes})
     return std::to_string(v.probes) + " of " + std::to_string(kLeastProbes) +
            " probes of the service's own documents are done";
+  if (v.documents < kLeastDocuments)
+    return "the probes ask for texts of " + std::to_string(v.documents) +
+           " documents, and fewer than " + std::to_string(kLeastDocuments) +
+           " say little of others";
   if (!(v.worth_nll.low > 0))
     return "the documents do not make their own texts likelier for this model (" +
            nats(v.worth_nll.value) + ")";
@@ -108,8 +138,7 @@ EvidenceVerdict verdict_on(const std::string& spec, const ReadBehind& behind,
   EvidenceVerdict v;
   v.spec = spec;
   v.read_behind = behind;
-  v.probes = static_cast<std::int64_t>(pairs.agreement.size());
-  v.enough = pairs.agreement.size() >= kLeastProbes;
+  measure_breadth(probes, v);
   v.agreement = bootstrap_mean(pairs.agreement, {});
   v.kl = bootstrap_mean(pairs.kl, {});
   v.nll_difference = bootstrap_trimmed_mean(pairs.rise, kTrimmed, {});
@@ -119,8 +148,10 @@ EvidenceVerdict verdict_on(const std::string& spec, const ReadBehind& behind,
   v.reason = judge(v, probes, least_agreement);
   v.passed = v.reason.empty();
   if (v.passed)
-    v.reason = "was checked on " + std::to_string(v.probes) +
-               " passages of this service's own documents: " + percent_of(v.agreement.value) +
+    v.reason = "was checked on " + std::to_string(v.probes) + " passages of " +
+               std::to_string(v.documents) + " of this service's own documents, in prompts of " +
+               std::to_string(v.least_contexts) + " to " + std::to_string(v.most_contexts) +
+               " chunks: " + percent_of(v.agreement.value) +
                " of the likeliest tokens are recompute's";
   return v;
 }
@@ -132,6 +163,9 @@ json::object to_json(const ProbeResult& probe) {
                  {"namespace", probe.ns},
                  {"document", probe.document},
                  {"content_hash", probe.content_hash},
+                 {"subject", probe.subject},
+                 {"contexts", probe.contexts},
+                 {"corpus", probe.corpus},
                  {"nll", number(probe.nll)},
                  {"nll_without", number(probe.nll_without)},
                  {"ttft_ms", number(probe.ttft_ms)}};
@@ -182,6 +216,10 @@ Result<ProbeResult> read_probe(const json::value& value) {
   r.string("namespace", probe.ns, SIZE_MAX, kRequired);
   r.string("document", probe.document, SIZE_MAX, kRequired);
   r.string("content_hash", probe.content_hash, SIZE_MAX, kRequired);
+  r.string("subject", probe.subject, SIZE_MAX, kRequired);
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  r.integer("contexts", probe.contexts, 0, kMost, kRequired);
+  r.integer("corpus", probe.corpus, 0, kMost, kRequired);
   read_number(r, "nll", probe.nll);
   read_number(r, "nll_without", probe.nll_without);
   read_number(r, "ttft_ms", probe.ttft_ms);
@@ -229,6 +267,7 @@ std::vector<EvidenceVerdict> judge_evidence(std::span<const ProbeResult> probes,
     std::vector<ProbeResult> alike;
     std::ranges::copy_if(probes, std::back_inserter(alike),
                          [&](const ProbeResult& p) { return p.read_behind == behind; });
+    alike = counting(alike);
     for (const std::string& spec : candidates)
       out.push_back(verdict_on(spec, behind, alike, least_agreement));
   }
@@ -247,13 +286,14 @@ void drop_old_probes(std::vector<ProbeResult>& probes, std::int64_t now_ms) {
   });
 }
 
+std::size_t drop_outgrown_probes(std::vector<ProbeResult>& probes, std::int64_t corpus) {
+  return std::erase_if(probes, [&](const ProbeResult& p) { return p.corpus < corpus - p.corpus; });
+}
+
 std::string evidence_json(std::span<const ProbeResult> probes) {
   json::array list;
   for (const ProbeResult& probe : probes) list.push_back(to_json(probe));
-  const bool alone = std::ranges::all_of(
-      probes, [](const ProbeResult& p) { return p.read_behind == ReadBehind(); });
-  return json::serialize(
-      json::object{{"format", alone ? kFormat : kBehindFormat}, {"probes", std::move(list)}});
+  return json::serialize(json::object{{"format", kFormat}, {"probes", std::move(list)}});
 }
 
 Result<std::vector<ProbeResult>> parse_evidence(std::string_view text) {
@@ -262,8 +302,7 @@ Result<std::vector<ProbeResult>> parse_evidence(std::string_view text) {
   JsonReader r(*value, "");
   std::string format;
   r.string("format", format);
-  if (format != kFormat && format != kBehindFormat)
-    return Status::corruption("the format is not " + std::string(kBehindFormat));
+  if (format != kFormat) return Status::corruption("the format is not " + std::string(kFormat));
   const json::array* list = r.array("probes", 0, SIZE_MAX);
   if (list == nullptr) return Status::corruption("probes is no array");
   std::vector<ProbeResult> out;

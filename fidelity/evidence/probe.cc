@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/index.h"
+#include "base/sha256.h"
 #include "engine/chat/question_words.h"
 #include "fidelity/answer_sink.h"
 #include "fidelity/score.h"
@@ -161,6 +162,7 @@ Result<std::optional<Probe>> ProbeMaker::make(const std::string& ns,
       others.push_back(std::move(c));
     }
   }
+  if (shown.size() + others.size() < to_size(kLeastContexts)) return none;
   probe.request.tenant = resolved.tenant;
   probe.request.salt_digest = resolved.salt_digest;
   QUIRE_ASSIGN_OR_RETURN(probe.request.prefix_ids, engine_.prompt_format().prefix());
@@ -209,6 +211,15 @@ bool ProbeMaker::ask(std::string_view question, std::string_view known, Probe& p
   return probe.answer.size() >= 2;
 }
 
+std::string subject_of(const Probe& probe) {
+  Sha256 hash;
+  for (const auto* ids : {&probe.request.suffix_ids, &probe.answer}) {
+    hash.update_u64(ids->size());
+    for (const std::int32_t id : *ids) hash.update_u64(static_cast<std::uint64_t>(id));
+  }
+  return hash.finish().hex();
+}
+
 Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySpec> candidates,
                                   const RunQuery& run) {
   CacheOptions whole;
@@ -222,6 +233,8 @@ Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySp
   out.ns = probe.ns;
   out.document = probe.document;
   out.content_hash = probe.content_hash;
+  out.subject = subject_of(probe);
+  out.contexts = std::ssize(probe.request.contexts);
   out.read_behind = probe.read_behind;
   out.nll = nll_of(*reference, probe.answer);
   out.nll_without = nll_of(*bare, probe.answer);

@@ -27,6 +27,10 @@ struct Probe {
   ReadBehind read_behind;                  ///< of all its documents
 };
 
+/// Returns the hex digest of what a probe asks for and of the known text. Probes with the same one
+/// repeat each other, whatever else stands in their prompts.
+std::string subject_of(const Probe& probe);
+
 /// Most tokens of a known text. Every run keeps the logits of its positions.
 inline constexpr std::size_t kMostProbeTokens = 48;
 
@@ -39,8 +43,9 @@ class ProbeMaker {
 
   /// Draws a probe over some of the documents `ids` of `ns`, of which the first holds the known
   /// text; the others are left out where they were not read behind the same text as the first.
-  /// None: that document is gone or not ready, is replaced meanwhile, is salted, or has no text to
-  /// ask for. Errors: those of the document service.
+  /// None: that document is gone or not ready, is replaced meanwhile, is salted, has no text to
+  /// ask for, or the prompt would hold fewer than kLeastContexts contexts. Errors: those of the
+  /// document service.
   Result<std::optional<Probe>> make(const std::string& ns, std::span<const std::string> ids);
 
  private:

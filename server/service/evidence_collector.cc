@@ -58,7 +58,7 @@ bool EvidenceCollector::wants_query() {
 
 void EvidenceCollector::submit(QueryRequest request, std::vector<std::int32_t> answer) {
   if (answer.size() > kMostProbeTokens) answer.resize(kMostProbeTokens);
-  if (answer.empty() || request.contexts.empty()) return;
+  if (answer.empty() || std::ssize(request.contexts) < kLeastContexts) return;
   Probe probe;
   probe.kind = ProbeKind::kQuery;
   const auto readings = readings_of(request.contexts);
@@ -94,6 +94,7 @@ void EvidenceCollector::run() {
   survive([this] {
     probes_ = load_evidence(store_, fingerprint_hex_);
     drop_old_probes(probes_, unix_ms_now());
+    drop_outgrown_probes(probes_, corpus());
     drop_void_probes();
     publish();
   });
@@ -137,9 +138,23 @@ void EvidenceCollector::look() {
   rest(now, std::max(options_.refresh, share));
 }
 
+/// Returns how many documents of the service are ready.
+std::int64_t EvidenceCollector::corpus() const {
+  std::uint64_t ready = 0;
+  for (const NamespaceStats& ns : store_.namespaces()) ready += ns.ready;
+  return static_cast<std::int64_t>(ready);
+}
+
 /// Returns whether the service has been quiet for long enough and a probe is wanted.
 bool EvidenceCollector::due(Clock::time_point now) {
   const IngestStats ingest = ingest_.stats();
+  const std::int64_t documents = corpus();
+  // A busy service too must not go by what is said of a few documents among many new ones.
+  if (drop_outgrown_probes(probes_, documents) > 0) {
+    save();
+    publish();
+    next_at_ = now;
+  }
   const bool ingesting = ingest.documents_waiting + ingest.documents_in_flight > 0;
   if (ingesting || !runner_.idle()) quiet_since_ = now;
   bool waiting = false;
@@ -149,10 +164,11 @@ bool EvidenceCollector::due(Clock::time_point now) {
     waiting = !queries_.empty();
   }
   if (now - quiet_since_ < options_.quiet) return false;
-  if (ingest.documents_ready != listed_ready_) {
+  if (ingest.documents_ready != listed_ready_ || documents != listed_corpus_) {
     // New documents: what was said of the ones before may not hold for them.
     list_documents();
     listed_ready_ = ingest.documents_ready;
+    listed_corpus_ = documents;
     drop_void_probes();
     publish();
     if (fewest() < kEnoughProbes) next_at_ = now;
@@ -180,6 +196,12 @@ bool EvidenceCollector::probe_once(bool only_wanted) {
   if (!*probe) return false;
   if (only_wanted && fewest() < kEnoughProbes && known((*probe)->read_behind) >= kEnoughProbes)
     return false;
+  // What is known already would be measured again for nothing.
+  const std::string subject = subject_of(**probe);
+  const bool known_already = std::ranges::any_of(probes_, [&](const ProbeResult& p) {
+    return p.subject == subject && p.read_behind == (*probe)->read_behind;
+  });
+  if (known_already) return false;
   bool gave_way = false;
   const auto run = [&](QueryRequest request, const std::shared_ptr<QuerySink>& sink) {
     Status status = Status::cancelled("a client's query came first");
@@ -255,6 +277,7 @@ void EvidenceCollector::save() {
 
 void EvidenceCollector::keep(ProbeResult result) {
   result.at_ms = unix_ms_now();
+  result.corpus = listed_corpus_;
   probes_.push_back(std::move(result));
   drop_old_probes(probes_, probes_.back().at_ms);
   save();

@@ -74,13 +74,14 @@ class EvidenceCollector {
   void look();
   void rest(Clock::time_point now, std::chrono::milliseconds how_long);
   bool due(Clock::time_point now);
-  /// Makes and measures one probe; false: there was none to make, or with `only_wanted` there are
-  /// enough of its kind.
+  /// Makes and measures one probe; false: there was none to make, it is known already, or with
+  /// `only_wanted` there are enough of its kind.
   bool probe_once(bool only_wanted);
   /// Returns how many probes there are of documents that were read so.
   std::size_t known(const ReadBehind& behind) const;
   /// Returns how many there are where there are the fewest.
   std::size_t fewest() const;
+  std::int64_t corpus() const;
   void list_documents();
   void drop_void_probes();
   Result<std::optional<Probe>> next_probe();
@@ -103,7 +104,8 @@ class EvidenceCollector {
   std::mt19937_64 random_;
   std::vector<ProbeResult> probes_;
   std::vector<Name> names_;
-  std::int64_t listed_ready_ = -1;  ///< IngestStats::documents_ready when they were listed
+  std::int64_t listed_ready_ = -1;   ///< IngestStats::documents_ready when they were listed
+  std::int64_t listed_corpus_ = -1;  ///< corpus() at that time
   Clock::time_point quiet_since_, next_at_;
   int barren_ = 0;  ///< steps in a row that gave no probe
 

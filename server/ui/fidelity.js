@@ -119,6 +119,12 @@ function evidence(list) {
         {name: 'documents read', cell: read},
         {name: 'verdict', cell: (e) => verdict(e.passed)},
         {name: 'probes', num: true, cell: (e) => `${count(e.probes)} of ${count(e.probes_needed)}`},
+        {
+          name: 'documents',
+          num: true,
+          about: 'that their texts are of',
+          cell: (e) => `${count(e.documents)} of ${count(e.documents_needed)}`
+        },
         {name: 'agreement', num: true, cell: (e) => interval(e.agreement)},
         {name: 'KL', num: true, cell: (e) => number(e.kl, 4)},
         {

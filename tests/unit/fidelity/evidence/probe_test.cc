@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <set>
 
 #include "tests/support/stub_services.h"
 
@@ -87,6 +87,36 @@ TEST_F(ProbeMakerTest, RangesBeyondTheTextGiveNone) {
   documents_.text = text_;
   documents_.end = kSentence.size() - 1;  // ends before it begins
   EXPECT_EQ(drawn(), 0);
+}
+
+TEST_F(ProbeMakerTest, APromptHoldsSeveralContexts) {
+  ProbeMaker maker(engine_, documents_, 1000, 7);
+  const std::vector<std::string> two = {"a", "b"};
+  for (int i = 0; i < 50; ++i) {
+    const auto probe = maker.make("default", two);
+    ASSERT_TRUE(probe.ok());
+    if (*probe) EXPECT_GE((*probe)->request.contexts.size(), 2u);
+  }
+  // One chunk fills the prompt.
+  ProbeMaker narrow(engine_, documents_, 4, 7);
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(narrow.make("default", two)->has_value());
+}
+
+TEST_F(ProbeMakerTest, TheSameTextIsTheSameSubjectAmongOtherDocuments) {
+  std::set<std::string> subjects;
+  std::size_t n = 0;
+  ProbeMaker maker(engine_, documents_, 1000, 7);
+  for (int i = 0; i < 50; ++i) {
+    const std::vector<std::string> ids = {"a", "b" + std::to_string(i)};
+    const auto probe = maker.make("default", ids);
+    ASSERT_TRUE(probe.ok());
+    if (!*probe) continue;
+    ++n;
+    subjects.insert(subject_of(**probe));
+  }
+  EXPECT_GT(n, 25u);
+  // One sentence, and how the document goes on behind its first chunk.
+  EXPECT_LE(subjects.size(), 2u);
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -39,21 +41,31 @@ class EvidenceTest : public ::testing::Test {
     ASSERT_TRUE(ingest_->start().ok());
     const auto suite = read_suite(eo.model_path + "/encyclopedia.jsonl");
     ASSERT_TRUE(suite.ok());
-    std::vector<DocumentInput> documents;
-    for (std::size_t r = 0; r < suite->records.size() && documents.size() < 12; ++r) {
+    for (std::size_t r = 0; r < suite->records.size(); ++r) {
       const auto& from = *suite->records[r].documents;
       if (r > 0 && suite->records[r].documents == suite->records[r - 1].documents) continue;
+      std::string& text = texts_.emplace_back();
+      for (const SuiteDocument& part : from) text += part.text + "\n";
+    }
+    ASSERT_NO_FATAL_FAILURE(post(0, 12));
+  }
+  /// Posts texts of these numbers and waits until they are ready.
+  void post(std::size_t first, std::size_t count) {
+    ASSERT_LE(first + count, texts_.size());
+    std::vector<DocumentInput> documents;
+    for (std::size_t i = first; i < first + count; ++i) {
       DocumentInput d;
-      d.id = "d" + std::to_string(documents.size());
-      for (const SuiteDocument& part : from) d.text = d.text.value_or("") + part.text + "\n";
+      d.id = "d" + std::to_string(i);
+      d.text = texts_[i];
       documents.push_back(std::move(d));
     }
     BatchOptions options;
     options.chunking.max_tokens = 64;
+    const auto all = ready() + static_cast<std::int64_t>(count);
     const auto job = ingest_->submit("default", std::move(documents), options);
     ASSERT_TRUE(job.ok()) << job.status().to_string();
-    for (int i = 0; i < 12000 && ready() < 12; ++i) std::this_thread::sleep_for(10ms);
-    ASSERT_EQ(ready(), 12);
+    for (int i = 0; i < 12000 && ready() < all; ++i) std::this_thread::sleep_for(10ms);
+    ASSERT_EQ(ready(), all);
   }
   void TearDown() override {
     if (ingest_) ingest_->stop();
@@ -61,13 +73,15 @@ class EvidenceTest : public ::testing::Test {
   }
   std::int64_t ready() const { return ingest_->stats().documents_ready; }
 
-  std::unique_ptr<EvidenceCollector> start(std::vector<std::string> candidates) {
+  std::unique_ptr<EvidenceCollector> start(
+      std::vector<std::string> candidates,
+      const std::function<void(EvidenceCollector::Options&)>& edit = {}) {
     EvidenceCollector::Options o;
     o.quiet = 0ms;
     o.look = 5ms;
     o.prompt_tokens = 160;
     o.seed = 7;
-    o.others_idle = others_idle_;
+    if (edit) edit(o);
     return std::make_unique<EvidenceCollector>(*engine_, *ingest_, *store_, kModel,
                                                std::move(candidates), o,
                                                [this](std::vector<EvidenceVerdict> v) {
@@ -87,13 +101,13 @@ class EvidenceTest : public ::testing::Test {
 
   const std::string kModel = std::string(64, 'a');
   TempFolder folder_;
+  std::vector<std::string> texts_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<IngestService> ingest_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::vector<EvidenceVerdict> verdicts_;
-  std::function<bool()> others_idle_;
 };
 
 TEST_F(EvidenceTest, ProbesTellExactFromRandomAndAreKept) {
@@ -188,16 +202,65 @@ TEST_F(EvidenceTest, EachProbeIsOfDocumentsThatWereReadAlike) {
   }
 }
 
+TEST_F(EvidenceTest, NoTextIsProbedTwiceAndEveryPromptHoldsSeveralContexts) {
+  auto collector = start({"exact"});
+  wait_for(40);
+  collector.reset();
+  std::set<std::string> subjects;
+  for (const ProbeResult& p : load_evidence(*store_, kModel)) {
+    EXPECT_TRUE(subjects.insert(p.subject).second) << p.document;
+    EXPECT_GE(p.contexts, kLeastContexts);
+    EXPECT_EQ(p.corpus, 12);
+  }
+  EXPECT_GE(subjects.size(), 40u);
+}
+
+TEST_F(EvidenceTest, OneDocumentIsNoEvidence) {
+  for (int i = 1; i < 12; ++i)
+    ASSERT_TRUE(ingest_->documents().remove("default", "d" + std::to_string(i)).ok());
+  auto collector = start({"exact"}, [](auto& o) { o.prompt_tokens = 400; });
+  const auto verdicts = wait_for(10);
+  collector.reset();
+  EXPECT_EQ(verdicts[0].documents, 1);
+  EXPECT_FALSE(verdicts[0].enough);
+}
+
+TEST_F(EvidenceTest, ManyNewDocumentsEndTheEvidenceAlsoWhileTheServiceIsBusy) {
+  auto collector = start({"exact"});
+  wait_for(4);
+  collector.reset();
+  collector = start({"exact"}, [](auto& o) { o.quiet = 1h; });
+  wait_for(4);
+  ASSERT_NO_FATAL_FAILURE(post(12, 12));
+  std::this_thread::sleep_for(50ms);
+  {
+    std::lock_guard lock(mu_);
+    EXPECT_GE(verdicts_.front().probes, 4) << "half of the documents were there";
+  }
+  ASSERT_NO_FATAL_FAILURE(post(24, 1));
+  {
+    std::unique_lock lock(mu_);
+    EXPECT_TRUE(changed_.wait_for(lock, 60s, [&] { return verdicts_.front().probes == 0; }));
+  }
+  collector.reset();
+  EXPECT_TRUE(load_evidence(*store_, kModel).empty());
+  collector = start({"exact"});
+  wait_for(2);
+  collector.reset();
+  for (const ProbeResult& p : load_evidence(*store_, kModel)) EXPECT_EQ(p.corpus, 25);
+}
+
 TEST_F(EvidenceTest, WhatAStepThrowsEndsNothingButTheStep) {
   std::atomic<int> thrown = 0;
-  others_idle_ = [&thrown] {
-    if (thrown < 3) {
-      ++thrown;
-      throw std::runtime_error("out of everything");
-    }
-    return true;
-  };
-  auto collector = start({"reuse"});
+  auto collector = start({"reuse"}, [&thrown](auto& o) {
+    o.others_idle = [&thrown] {
+      if (thrown < 3) {
+        ++thrown;
+        throw std::runtime_error("out of everything");
+      }
+      return true;
+    };
+  });
   wait_for(1);
   collector.reset();
   EXPECT_EQ(thrown, 3);
