@@ -17,6 +17,7 @@
 #include "cachestore/catalog/shared_catalog.h"
 #include "engine/calibrate/head_calibration.h"
 #include "fidelity/json_util.h"
+#include "fidelity/strategy_spec.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -362,12 +363,20 @@ std::vector<Certificate> load_certificates(Store& store, const std::string& fing
   return certificates_in(text, fingerprint_hex);
 }
 
+/// Returns whether `auto` would run what the certificate was measured with. A spec of another build
+/// is none that it can run.
+static bool auto_applies(const Certificate& c) {
+  const auto spec = parse_strategy_spec(c.spec);
+  return spec.ok() && spec->auto_applies();
+}
+
 std::vector<const Certificate*> passing_certificates(const std::vector<Certificate>& certificates,
                                                      const std::string& fingerprint_hex,
                                                      double max_drop) {
   std::vector<const Certificate*> out;
   for (const auto& c : certificates)
-    if (c.passed && c.max_drop <= max_drop && c.fingerprint_hex == fingerprint_hex)
+    if (c.passed && c.max_drop <= max_drop && c.fingerprint_hex == fingerprint_hex &&
+        auto_applies(c))
       out.push_back(&c);
   return out;
 }

@@ -85,7 +85,8 @@ std::vector<Certificate> load_certificates(Store& store, const std::string& fing
 
 /// Returns the certificates whose strategies `auto` may take, with their settings, for documents
 /// that were read as each certificate says: passed under a limit no wider than `max_drop`, this
-/// fingerprint. They are of `certificates`.
+/// fingerprint, and nothing in their settings that `auto` leaves to the request
+/// (StrategySpec::auto_applies()). They are of `certificates`.
 std::vector<const Certificate*> passing_certificates(const std::vector<Certificate>& certificates,
                                                      const std::string& fingerprint_hex,
                                                      double max_drop = kDefaultMaxDrop);

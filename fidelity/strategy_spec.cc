@@ -63,6 +63,11 @@ Status set(std::string_view spec, const std::string& key, const std::string& val
 
 }  // namespace
 
+bool StrategySpec::auto_applies() const {
+  return (cache.compress == "auto" || cache.compress == "none") && cache.decode == "dense" &&
+         cache.prompt_compression == "none" && cache.dedupe;
+}
+
 Result<StrategySpec> parse_strategy_spec(std::string_view text) {
   StrategySpec out;
   const auto colon = text.find(':');

@@ -16,6 +16,10 @@ struct StrategySpec {
   CacheOptions cache;        ///< checked by the engine's own rules
   bool approximate = false;  ///< its output may differ from full recompute
   bool default_settings() const { return text == strategy; }
+  /// Returns whether `auto` runs what was measured. It takes over the strategy with its ratios,
+  /// positions and options, while compression, decoding and dedupe stay the request's: what was
+  /// measured with other ones than the default says nothing of that.
+  bool auto_applies() const;
 };
 
 /// Parses NAME or NAME:key=value,key=value. Keys: positions (aligned, naive or compact),

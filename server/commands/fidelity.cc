@@ -469,9 +469,15 @@ int fidelity(FidelityFlags f) {
   if (certificates.empty())
     return complain(
         "no certificate: it needs a suite with answers, and a strategy that is an approximation");
-  for (const auto& c : certificates)
-    std::printf("certificate for %s: %s (%s)\n", c.spec.c_str(), c.passed ? "passed" : "not passed",
-                c.reason.c_str());
+  for (const auto& c : certificates) {
+    const auto spec = parse_strategy_spec(c.spec);
+    const bool applies = !c.passed || (spec.ok() && spec->auto_applies());
+    std::printf("certificate for %s: %s (%s)%s\n", c.spec.c_str(),
+                c.passed ? "passed" : "not passed", c.reason.c_str(),
+                applies ? ""
+                        : "; auto does not use it, because it leaves compress, decode, dedupe and "
+                          "prompt_compression to the request");
+  }
   auto store = open_certificate_store(*config);
   if (!store.ok()) return complain(store.status());
   // The retrieval heads of a card are part of the certificates' fingerprint, so they go along.

@@ -170,7 +170,9 @@ std::vector<FidelityGate::Candidate> FidelityGate::passed_locked(const ReadBehin
       return c.spec == v.spec && c.read_behind == behind && c.fingerprint_hex == fingerprint_hex_ &&
              !c.passed;
     });
-    if (!failed) out.push_back({v.spec, v.reason, v.ttft_ms / v.recompute_ttft_ms});
+    const auto spec = parse_strategy_spec(v.spec);
+    if (!failed && spec.ok() && spec->auto_applies())
+      out.push_back({v.spec, v.reason, v.ttft_ms / v.recompute_ttft_ms});
   }
   std::ranges::stable_sort(out, {}, &Candidate::share);
   return out;

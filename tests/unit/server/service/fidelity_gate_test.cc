@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "fidelity/strategy_spec.h"
 #include "server/service/shadow.h"
 #include "tests/support/stub_services.h"
 
@@ -63,6 +64,26 @@ TEST(FidelityGate, ACertificateHoldsForItsOwnSettings) {
   EXPECT_EQ(verdict.certified->cache.strategy, "epic");
   EXPECT_EQ(verdict.certified->cache.recompute_ratio, 0.3);
   EXPECT_EQ(gate.info(0).at("auto_settings").as_string(), "epic:recompute_ratio=0.3");
+}
+
+TEST(FidelityGate, WhatAutoLeavesToTheRequestIsNotCertified) {
+  FidelityGate gate(0.9);
+  for (const char* setting : {"compress=streamingllm", "decode=quest", "decode=auto", "dedupe=off",
+                              "prompt_compression=specpc"}) {
+    Certificate c = certificate("reuse", true);
+    c.spec = std::string("reuse:") + setting;
+    ASSERT_TRUE(parse_strategy_spec(c.spec).ok()) << parse_strategy_spec(c.spec).status().message();
+    gate.set_certificates({c}, kModel, 0.02);
+    EXPECT_EQ(gate.verdict().certified.has_value(), false) << setting;
+    EXPECT_FALSE(gate.is_quicker_behind(ReadBehind())) << setting;
+  }
+  for (const char* setting :
+       {"compress=none", "compress=auto", "decode=dense", "dedupe=on", "positions=naive"}) {
+    Certificate c = certificate("reuse", true);
+    c.spec = std::string("reuse:") + setting;
+    gate.set_certificates({c}, kModel, 0.02);
+    EXPECT_TRUE(gate.verdict().certified) << setting;
+  }
 }
 
 EvidenceVerdict evidence(const std::string& spec, bool passed, double ttft_ms = 10) {
