@@ -61,6 +61,19 @@ std::string cannot_tell(const ReportRow& reference) {
   return {};
 }
 
+/// Returns why the row does not speak of all questions that recompute answered; empty: it does.
+std::string leaves_out(const ReportRow& reference, const ReportRow& row) {
+  if (reference.n_failed > 0)
+    return "this suite certifies nothing: the likelihoods of full recompute are not finite for " +
+           std::to_string(reference.n_failed) + " of " + std::to_string(reference.n_answers) +
+           " questions";
+  const std::int64_t missing = std::max(row.n_failed, reference.n_answers - row.n_answers);
+  if (missing <= 0) return {};
+  return std::to_string(missing) + " of " + std::to_string(reference.n_answers) +
+         " questions that recompute answers were skipped, or have a likelihood or KL that is not "
+         "finite";
+}
+
 /// Returns how many questions would show that the loss is within `limit`, if they are like those
 /// asked: intervals shrink with the root of the number. 0: the loss itself is not within it.
 std::int64_t questions_needed(const Interval& difference, double limit, std::int64_t n) {
@@ -101,6 +114,7 @@ std::string loss_of(const ReportRow& row, const Certificate& c, bool certainly) 
 
 void judge(const Report& report, const ReportRow& reference, const ReportRow& row, Certificate& c) {
   c.reason = cannot_tell(reference);
+  if (c.reason.empty()) c.reason = leaves_out(reference, row);
   if (c.reason.empty()) c.reason = loss_of(row, c, false);
   if (c.reason.empty() && !(row.agreement.low >= kLeastAgreement)) {
     c.reason = "only " + percent(row.agreement.low) + " of the tokens may be recompute's (limit " +

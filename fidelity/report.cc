@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "fidelity/json_util.h"
 #include "fidelity/random.h"
@@ -54,6 +55,17 @@ Values chance_of(const Suite& suite, const RunResult& run) {
   return out;
 }
 
+/// Returns whether recompute answered a question with known answers, and the strategy did not.
+/// Means leave such a question out, so a strategy that fails on hard ones would look better.
+bool failed(const Measurement& m, const Measurement& reference) {
+  if (!reference.skipped.empty() || !reference.has_answers) return false;
+  if (!m.skipped.empty() || !std::isfinite(m.kl)) return true;
+  const auto lacks = [](const std::optional<double>& value, const std::optional<double>& wanted) {
+    return wanted && !(value && std::isfinite(*value));
+  };
+  return lacks(m.nll, reference.nll) || lacks(m.nll_without, m.nll_without);
+}
+
 ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string& task,
                    const std::vector<std::size_t>& questions, const Values& chance,
                    const BootstrapOptions& bootstrap) {
@@ -71,6 +83,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
     const Measurement& reference = run.rows[q][0];
+    row.n_failed += failed(m, reference) ? 1 : 0;
     if (!m.skipped.empty()) continue;
     ++row.n;
     agreement.push_back(m.agreement);
@@ -340,6 +353,7 @@ std::string report_json(const Report& r) {
     d["strategy"] = row.strategy;
     d["task"] = row.task;
     d["n_answers"] = row.n_answers;
+    d["n_failed"] = row.n_failed;
     d["decode_ms"] = interval_json(row.decode_ms, 3);
     d["cited"] = interval_json(row.cited);
     d["cited_attention"] = interval_json(row.cited_attention);

@@ -19,6 +19,10 @@ struct ReportRow {
   bool approximate = false, default_settings = false;
   std::int64_t n = 0;          ///< questions measured
   std::int64_t n_answers = 0;  ///< questions with known answers
+  /// Questions with known answers, answered by recompute, that this strategy was asked in vain: it
+  /// could not take the prompt, or gave a likelihood or KL that is missing or not finite. No mean
+  /// below holds them.
+  std::int64_t n_failed = 0;
   Interval em, f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms, decode_ms;
   /// Share of right answers, among those with known supporting documents, whose first citation
   /// names one.

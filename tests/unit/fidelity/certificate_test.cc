@@ -119,6 +119,25 @@ TEST(CertificateRule, LikelihoodAndAgreementCountToo) {
   EXPECT_NE(c[0].reason.find("tokens"), std::string::npos) << c[0].reason;
 }
 
+TEST(CertificateRule, WhatAStrategyCouldNotAnswerCountsAgainstIt) {
+  const Interval same = {0, 0, 0};
+  Report r = report_of(600, same, same);
+  r.rows[2].n_answers = 599;
+  auto c = make_certificates(r, 0.02);
+  EXPECT_FALSE(c[0].passed);
+  EXPECT_NE(c[0].reason.find("1 of 600 questions"), std::string::npos) << c[0].reason;
+  r = report_of(600, same, same);
+  r.rows[2].n_failed = 300;
+  c = make_certificates(r, 0.02);
+  EXPECT_FALSE(c[0].passed);
+  EXPECT_NE(c[0].reason.find("300 of 600 questions"), std::string::npos) << c[0].reason;
+  r = report_of(600, same, same);
+  r.rows[0].n_failed = 1;
+  c = make_certificates(r, 0.02);
+  EXPECT_FALSE(c[0].passed);
+  EXPECT_NE(c[0].reason.find("certifies nothing"), std::string::npos) << c[0].reason;
+}
+
 TEST(CertificateRule, NoAnswersNoCertificate) {
   EXPECT_TRUE(make_certificates(report_of(0, {}, {}), 0.02).empty());
 }

@@ -113,6 +113,28 @@ TEST(Report, MeansAndPairedDifferences) {
   EXPECT_DOUBLE_EQ(r.find("recompute", "all")->em.value, 1);
 }
 
+TEST(Report, CountsWhatTheStrategyCouldNotAnswer) {
+  Made m = made();
+  const auto failed = [&](const std::string& strategy) {
+    return make_report(m.suite, m.run, {}).find(strategy, "all")->n_failed;
+  };
+  EXPECT_EQ(failed("reuse"), 0) << "too long for recompute, too";
+  m.run.rows[3][1].skipped = "too long";
+  m.run.rows[4][1].nll = INFINITY;
+  m.run.rows[5][1].nll.reset();
+  m.run.rows[6][1].kl = NAN;
+  m.run.rows[45][1].skipped = "too long";  // nobody knows its answer
+  EXPECT_EQ(failed("reuse"), 4);
+  EXPECT_EQ(failed("recompute"), 0);
+  m.run.rows[7][0].nll = NAN;
+  m.run.rows[8][0].nll_without = INFINITY;
+  EXPECT_EQ(failed("recompute"), 2);
+  // A reference without a likelihood, such as a long text, asks for none.
+  m.run.rows[9][0].nll.reset();
+  m.run.rows[9][1].nll.reset();
+  EXPECT_EQ(failed("reuse"), 4);
+}
+
 TEST(Report, JsonRowsHaveTheAgreedMembers) {
   const Made m = made();
   const std::string text = report_json(make_report(m.suite, m.run, {}));
