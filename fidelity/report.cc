@@ -267,6 +267,7 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
     }
   }
   out.skipped = suite.skipped;
+  out.skipped.insert(out.skipped.end(), run.repeated.begin(), run.repeated.end());
   // Reasons contain lengths of single questions. So there is one entry per task and strategy, with
   // the first reason and the count.
   for (const auto& task : out.tasks) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -70,6 +71,22 @@ std::string document_id(const SuiteDocument& d) {
 constexpr std::int32_t kNllTokens = 64;
 constexpr std::string_view kWordLanguage = "english";  // of suites, for the stems of their words
 
+/// Says for each kind how many of its questions repeat earlier ones.
+std::vector<SkippedTask> repeated_records(const Suite& suite) {
+  std::map<std::string, std::int64_t> repeats;
+  for (const SuiteRecord& r : suite.records) ++repeats[r.kind];
+  for (const std::size_t i : distinct_records(suite)) --repeats[suite.records[i].kind];
+  std::vector<SkippedTask> out;
+  for (const auto& [kind, n] : repeats) {
+    if (n > 0)
+      out.push_back({kind,
+                     "repeats of earlier questions over the same documents, which do not "
+                     "count: " +
+                         std::to_string(n)});
+  }
+  return out;
+}
+
 class Runner {
  public:
   Runner(Engine& engine, IngestService& ingest, std::string ns, const Suite& suite,
@@ -92,6 +109,7 @@ class Runner {
       return Status::invalid(
           "suite", suite_.name + " has no question that can be asked" +
                        (suite_.skipped.empty() ? "" : ": " + suite_.skipped.front().reason));
+    out.repeated = repeated_records(suite_);
     RunProgress progress;
     progress.total = static_cast<std::int64_t>(out.questions.size() * out.strategies.size());
     Status ended = options_.related_tokens > 0 ? store_all(out.questions) : Status();

@@ -51,13 +51,14 @@ struct RunResult {
   std::vector<StrategySpec> strategies;  ///< recompute first
   std::vector<std::size_t> questions;    ///< indices of the suite's records
   std::vector<std::vector<Measurement>> rows;
+  std::vector<SkippedTask> repeated;  ///< kinds with questions that repeat an earlier one
 };
 
-/// Measures each question. Its documents are ingested, and those that no later question needs are
-/// removed again. Recompute answers greedily; then every other strategy runs once with recompute's
-/// tokens forced (KL, times, bytes). If its own choice differs anywhere, it runs once more freely
-/// (answer, agreement), except for long answers. Each strategy also runs once with the tokens of
-/// the record's first answer forced (nll).
+/// Measures each distinct question. Its documents are ingested, and those that no later question
+/// needs are removed again. Recompute answers greedily; then every other strategy runs once with
+/// recompute's tokens forced (KL, times, bytes). If its own choice differs anywhere, it runs once
+/// more freely (answer, agreement), except for long answers. Each strategy also runs once with the
+/// tokens of the record's first answer forced (nll).
 ///
 /// With related_tokens all documents of the suite are stored first, without KV, and stay until the
 /// run has ended, so that any of them may be related to any other.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/index.h"
 #include "fidelity/random.h"
@@ -33,11 +34,31 @@ Digest Suite::hash() const {
   return hash.finish();
 }
 
+std::vector<std::size_t> distinct_records(const Suite& suite) {
+  // Many questions share their documents, which are the long part.
+  std::map<const void*, Digest> digests;
+  std::set<Digest> seen;
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < suite.records.size(); ++i) {
+    const SuiteRecord& r = suite.records[i];
+    const auto [known, fresh] = digests.try_emplace(r.documents.get());
+    if (fresh && r.documents) {
+      Sha256 hash;
+      for (const auto& d : *r.documents) hash.update_field(d.title).update_field(d.text);
+      known->second = hash.finish();
+    }
+    Sha256 hash;
+    hash.update_field(known->second.hex()).update_field(r.question);
+    for (const auto& t : r.turns) hash.update_field(t.question).update_field(t.answer);
+    if (seen.insert(hash.finish()).second) out.push_back(i);
+  }
+  return out;
+}
+
 std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kind,
                                         std::uint64_t seed) {
   std::map<std::string, std::vector<std::size_t>> by_kind;
-  for (std::size_t i = 0; i < suite.records.size(); ++i)
-    by_kind[suite.records[i].kind].push_back(i);
+  for (const std::size_t i : distinct_records(suite)) by_kind[suite.records[i].kind].push_back(i);
   std::vector<std::size_t> out;
   for (auto& [kind, indices] : by_kind) {
     if (per_kind > 0 && indices.size() > static_cast<std::size_t>(per_kind)) {

@@ -73,8 +73,12 @@ struct Suite {
 /// Returns a hash over one record's content.
 Digest record_hash(const SuiteRecord& record);
 
-/// Returns at most `per_kind` records of each kind, sampled by `seed`, in the order of the suite;
-/// 0: all of them.
+/// Returns the records that ask what no earlier one asks: other documents, turns or question. A
+/// question that is asked again gives the same answers, which are no further evidence.
+std::vector<std::size_t> distinct_records(const Suite& suite);
+
+/// Returns at most `per_kind` of the distinct records of each kind, sampled by `seed`, in the order
+/// of the suite; 0: all of them.
 std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kind,
                                         std::uint64_t seed);
 

@@ -135,6 +135,13 @@ TEST(Report, CountsWhatTheStrategyCouldNotAnswer) {
   EXPECT_EQ(failed("reuse"), 4);
 }
 
+TEST(Report, SaysWhichQuestionsRepeatOthers) {
+  Made m = made();
+  m.run.repeated = {{"a", "repeats of earlier questions: 3"}};
+  EXPECT_NE(report_table(make_report(m.suite, m.run, {})).find("repeats of earlier questions: 3"),
+            std::string::npos);
+}
+
 TEST(Report, JsonRowsHaveTheAgreedMembers) {
   const Made m = made();
   const std::string text = report_json(make_report(m.suite, m.run, {}));

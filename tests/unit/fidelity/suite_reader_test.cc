@@ -285,5 +285,32 @@ TEST(Suite, ChoosingIsEvenPerKindAndRepeatable) {
   EXPECT_NE(other.hash(), suite.hash());
 }
 
+TEST(Suite, ARepeatedQuestionIsAskedOnce) {
+  // Twelve lines, each of them 25 times, with documents and questions of their own.
+  std::string file;
+  for (int i = 0; i < 300; ++i) {
+    const std::string n = std::to_string(i % 12);
+    file += R"({"documents": [{"id": "x)" + std::to_string(i) + R"(", "text": "text )" + n +
+            R"("}], "question": "q?", "answers": ["a"], "kind": "k"})" + "\n";
+  }
+  const auto s = from_text(file);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->records.size(), 300u);
+  const auto distinct = distinct_records(*s);
+  ASSERT_EQ(distinct.size(), 12u);
+  EXPECT_EQ(distinct.front(), 0u);
+  EXPECT_EQ(select_records(*s, 0, 7), distinct);
+  EXPECT_EQ(select_records(*s, 5, 7).size(), 5u);
+  // Another question, an earlier turn or another order of documents asks for something else.
+  Suite other = *s;
+  other.records.resize(1);
+  for (int i = 0; i < 3; ++i) other.records.push_back(other.records.front());
+  other.records[1].question = "who?";
+  other.records[2].turns = {{"before?", "yes"}};
+  other.records[3].documents = std::make_shared<const std::vector<SuiteDocument>>(
+      std::vector<SuiteDocument>{{"x0", "text 0", ""}});
+  EXPECT_EQ(distinct_records(other).size(), 4u);
+}
+
 }  // namespace
 }  // namespace quire
