@@ -435,6 +435,8 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   info_.kv_bytes_per_token = config.kv_bytes_per_token_layer(model_->options().kv_dtype) *
                              config.num_layers;
   info_.config = config;
+  info_.block_tokens = options.block_tokens;
+  info_.language = options.language;
   info_.stable_layers = core_.facts.stable_layers;
   info_.selection_heads = core_.facts.selection_heads;
   // The warm-up runs on the calling thread; its team must be as large as the engine thread's will

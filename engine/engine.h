@@ -111,8 +111,10 @@ struct EngineInfo {
   /// Additional bytes per document token for the draft's stored KV; 0 if none is stored.
   std::int64_t draft_kv_bytes_per_token = 0;
   ModelConfig config;
-  StableLayers stable_layers;      ///< calibrated, or the default rule
-  SelectionHeads selection_heads;  ///< calibrated; empty: they are not
+  std::int32_t block_tokens = 0;     ///< of every context; 0: by its length
+  std::string language = "english";  ///< EngineOptions::language
+  StableLayers stable_layers;        ///< calibrated, or the default rule
+  SelectionHeads selection_heads;    ///< calibrated; empty: they are not
   /// Calibrated to this model's answers; none: fitted_confidence() counts.
   std::optional<CitationConfidence> citation_confidence;
   std::string draft_path;  ///< path of the draft in use; empty: none

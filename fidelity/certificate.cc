@@ -16,6 +16,8 @@
 #include "base/sha256.h"
 #include "cachestore/catalog/shared_catalog.h"
 #include "engine/calibrate/head_calibration.h"
+#include "engine/engine.h"
+#include "engine/plan/strategy.h"
 #include "fidelity/json_util.h"
 #include "fidelity/strategy_spec.h"
 
@@ -27,6 +29,8 @@ constexpr std::string_view kFormat = "quire-certificates-2";
 /// The same with `read_behind`. Builds that do not know that member must not read the record, or
 /// they would take its certificates for ones of documents that were read alone.
 constexpr std::string_view kBehindFormat = "quire-certificates-3";
+/// The same with `choice`, which builds that do not know it would take for the defaults.
+constexpr std::string_view kChoiceFormat = "quire-certificates-4";
 
 std::string meta_name(const std::string& fingerprint_hex) { return "fidelity/" + fingerprint_hex; }
 
@@ -147,6 +151,7 @@ json::object to_json(const Certificate& c) {
   o["spec"] = c.spec;
   o["default_settings"] = c.default_settings;
   fidelity_json::write_read_behind(c.read_behind, o);
+  if (!c.choice.empty()) o["choice"] = c.choice;
   o["suite"] = c.suite;
   o["suite_hash"] = c.suite_hash;
   o["n"] = c.n;
@@ -177,8 +182,8 @@ json::object to_json(const Certificate& c) {
 class Fields {
  public:
   Fields(const json::object& o, std::string path) : object_(o), reader_(o, std::move(path)) {}
-  void text(std::string_view name, std::string& out) {
-    reader_.string(name, out, SIZE_MAX, kRequired);
+  void text(std::string_view name, std::string& out, JsonNeed need = kRequired) {
+    reader_.string(name, out, SIZE_MAX, need);
   }
   /// fidelity_json::number() writes NaN as null.
   void number(std::string_view name, double& out) {
@@ -215,7 +220,32 @@ class Fields {
 }  // namespace
 
 bool same_subject(const Certificate& a, const Certificate& b) {
-  return a.spec == b.spec && a.read_behind == b.read_behind;
+  return a.spec == b.spec && a.read_behind == b.read_behind && a.choice == b.choice;
+}
+
+std::string choice_settings(const EngineInfo& info) {
+  std::string out;
+  const auto add = [&out](std::string_view name, const std::string& value) {
+    out += (out.empty() ? "" : " ") + std::string(name) + "=" + value;
+  };
+  if (info.block_tokens != 0) add("block_tokens", std::to_string(info.block_tokens));
+  if (info.language != EngineOptions().language) add("language", info.language);
+  const StableLayers& layers = info.stable_layers;
+  if (layers != default_stable_layers(info.config.model_type, info.config.num_layers))
+    add("stable_layers", std::to_string(layers.first) + "-" + std::to_string(layers.last));
+  if (!info.draft_fingerprint.empty()) add("draft", info.draft_fingerprint);
+  return out;
+}
+
+/// Returns whether a strategy chooses blocks. One that this build does not know is not taken
+/// anyway.
+static bool chooses_blocks(const std::string& name) {
+  const auto strategy = find_strategy(name);
+  return strategy.ok() && strategy->sparse;
+}
+
+bool holds_under(const Certificate& c, std::string_view choice) {
+  return !chooses_blocks(c.strategy) || c.choice == choice;
 }
 
 std::string fingerprint_hex(const EngineInfo& info) {
@@ -250,6 +280,7 @@ std::vector<Certificate> make_certificates(const Report& report, double max_drop
     c.strategy = row.strategy.substr(0, row.strategy.find(':'));
     c.default_settings = row.default_settings;
     c.read_behind = x.read_behind;
+    if (chooses_blocks(c.strategy)) c.choice = x.choice;
     c.suite = x.suite;
     c.suite_hash = x.suite_hash;
     c.n = row.n_answers;
@@ -282,8 +313,10 @@ std::string certificates_json(const std::vector<Certificate>& certificates) {
   for (const auto& c : certificates) list.push_back(to_json(c));
   const bool alone = std::ranges::all_of(
       certificates, [](const Certificate& c) { return c.read_behind == ReadBehind(); });
-  return json::serialize(
-      json::object{{"format", alone ? kFormat : kBehindFormat}, {"certificates", std::move(list)}});
+  const bool usual = std::ranges::all_of(certificates,
+                                         [](const Certificate& c) { return c.choice.empty(); });
+  const std::string_view format = !usual ? kChoiceFormat : alone ? kFormat : kBehindFormat;
+  return json::serialize(json::object{{"format", format}, {"certificates", std::move(list)}});
 }
 
 Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
@@ -292,8 +325,8 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
   JsonReader r(*value, "");
   std::string format;
   r.string("format", format);
-  if (format != kFormat && format != kBehindFormat)
-    return Status::corruption("the format is not " + std::string(kBehindFormat));
+  if (format != kFormat && format != kBehindFormat && format != kChoiceFormat)
+    return Status::corruption("the format is not " + std::string(kChoiceFormat));
   const json::array* list = r.array("certificates", 0, SIZE_MAX);
   if (list == nullptr) return Status::corruption("certificates is no array");
   std::vector<Certificate> out;
@@ -307,6 +340,7 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
     f.text("strategy", c.strategy);
     f.text("spec", c.spec);
     f.boolean("default_settings", c.default_settings);
+    f.text("choice", c.choice, JsonNeed::kOptional);
     f.text("suite", c.suite);
     f.text("suite_hash", c.suite_hash);
     f.integer("n", c.n);

@@ -22,12 +22,14 @@
 ///    cannot do is no evidence for it.
 ///
 /// A certificate holds for documents that were read behind the same text as those of its suite
-/// (read_behind.h), and says nothing of others.
+/// (read_behind.h), and says nothing of others. That of a strategy that chooses blocks also holds
+/// for the settings alone by which they were cut and ranked (choice_settings()).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/sha256.h"
@@ -45,6 +47,9 @@ struct Certificate {
   std::string spec;               ///< name and settings
   bool default_settings = false;  ///< nothing but the name was given
   ReadBehind read_behind;         ///< of the suite's documents; never ReadBehind::Kind::kRelated
+  /// choice_settings() of a strategy that chooses blocks; empty: the defaults, or it keeps them
+  /// all.
+  std::string choice;
   std::string suite, suite_hash;
   std::int64_t n = 0;
   double em = 0, f1 = 0, recompute_em = 0, recompute_f1 = 0;
@@ -58,8 +63,8 @@ struct Certificate {
   std::string date, commit, cpu;
 };
 
-/// Returns whether both speak of the same settings and of documents read behind the same text, so
-/// that the later one takes the place of the other.
+/// Returns whether both speak of the same settings, also by choice_settings(), and of documents
+/// read behind the same text, so that the later one takes the place of the other.
 bool same_subject(const Certificate& a, const Certificate& b);
 
 inline constexpr double kDefaultMaxDrop = 0.02;
@@ -69,6 +74,14 @@ inline constexpr double kMostWorthLost = 0.1, kLeastAgreement = 0.5;
 /// and of its calibrated retrieval heads, which change what a strategy keeps.
 std::string fingerprint_hex(const EngineInfo& info);
 std::string fingerprint_hex(const Digest& fingerprint, const SelectionHeads& heads);
+
+/// Returns, as text, what a choice of blocks depends on besides the model: the size of blocks, the
+/// language whose words are stemmed, calibrated stable layers and the draft. It names only what is
+/// not as by default, and is empty where all is.
+std::string choice_settings(const EngineInfo& info);
+/// Returns whether a certificate counts where these are the settings. One of a strategy that keeps
+/// all blocks always does.
+bool holds_under(const Certificate& certificate, std::string_view choice);
 
 /// Returns one certificate per approximate strategy of the report, by the rule above. Empty: the
 /// suite has no answers, or its documents were read behind chunks of other documents, which differ

@@ -64,6 +64,7 @@ struct ReportContext {
                related_tokens = 0, block_tokens = 0, span_tokens = 0;
   bool lead_in = false;
   ReadBehind read_behind;  ///< of all documents of the suite
+  std::string choice;      ///< choice_settings() of certificate.h
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string instruction;

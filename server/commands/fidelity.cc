@@ -338,6 +338,7 @@ ReportContext describe(const FidelityFlags& f, const Config& config, const Engin
   c.model_path = info.model_path;
   c.fingerprint = info.fingerprint;
   c.fingerprint_hex = fingerprint_hex(info);
+  c.choice = choice_settings(info);
   c.weights = info.weights_format;
   c.kv_dtype = info.kv_dtype;
   c.draft_fingerprint = info.draft_fingerprint;

@@ -52,7 +52,8 @@ Result<std::unique_ptr<FurtherModel>> load(const FurtherSettings& settings,
   const std::string fingerprint = fingerprint_hex(out->engine->info());
   out->fidelity = std::make_unique<FidelityGate>(config.policy.shadow_min_agreement);
   out->fidelity->set_certificates(load_certificates(store, fingerprint), fingerprint,
-                                  config.policy.fidelity_max_drop);
+                                  config.policy.fidelity_max_drop,
+                                  choice_settings(out->engine->info()));
   out->shadow = make_shadow(services, *out->engine, *out->fidelity);
   return out;
 }

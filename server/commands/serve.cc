@@ -266,7 +266,8 @@ class Service {
     services_.ingest = ingest_.get();
     const std::string fingerprint = fingerprint_hex(engine_->info());
     services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint,
-                                         config->policy.fidelity_max_drop);
+                                         config->policy.fidelity_max_drop,
+                                         choice_settings(engine_->info()));
     services_.shadow = make_shadow(services_, *engine_, *services_.fidelity);
     QUIRE_RETURN_IF_ERROR(load_further(further, engine));
     if (config->policy.evidence) start_evidence(services_, fingerprint);

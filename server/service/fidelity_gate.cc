@@ -40,6 +40,7 @@ json::object certificate_json(const Certificate& c) {
   o["strategy"] = c.strategy;
   o["settings"] = c.spec;
   fidelity_json::write_read_behind(c.read_behind, o);
+  if (!c.choice.empty()) o["choice"] = c.choice;
   o["passed"] = c.passed;
   o["reason"] = c.reason;
   o["suite"] = c.suite;
@@ -104,12 +105,13 @@ double FidelityGate::mean(const std::deque<double>& values) {
 }
 
 void FidelityGate::set_certificates(std::vector<Certificate> certificates,
-                                    std::string fingerprint_hex, double max_drop) {
+                                    std::string fingerprint_hex, double max_drop,
+                                    const std::string& choice) {
   std::lock_guard lock(mu_);
   certificates_ = std::move(certificates);
   usable_.clear();
   for (const auto& c : certificates_)
-    if (find_strategy(c.strategy).ok()) usable_.push_back(c);
+    if (find_strategy(c.strategy).ok() && holds_under(c, choice)) usable_.push_back(c);
   fingerprint_hex_ = std::move(fingerprint_hex);
   max_drop_ = max_drop;
 }

@@ -40,9 +40,9 @@ class FidelityGate {
   explicit FidelityGate(double min_agreement) : min_agreement_(min_agreement) {}
 
   /// Sets the certificates before the first request. Certificates judged by a limit wider than
-  /// `max_drop` do not count.
+  /// `max_drop` do not count, nor do those of another `choice` (choice_settings()).
   void set_certificates(std::vector<Certificate> certificates, std::string fingerprint_hex,
-                        double max_drop);
+                        double max_drop, const std::string& choice = {});
 
   /// Takes the verdicts on what the service's own documents show, in place of those before.
   /// Returns how the documents are read for which `auto` now uses another strategy or other
@@ -99,7 +99,7 @@ class FidelityGate {
   const double min_agreement_;
   mutable std::mutex mu_;
   std::vector<Certificate> certificates_;  // guarded by mu_
-  std::vector<Certificate> usable_;        // those of strategies in this build; guarded by mu_
+  std::vector<Certificate> usable_;  // of strategies in this build, of this choice; guarded by mu_
   std::vector<EvidenceVerdict> evidence_;  // guarded by mu_
   std::string fingerprint_hex_;            // guarded by mu_
   double max_drop_ = kDefaultMaxDrop;      // guarded by mu_

@@ -2,8 +2,10 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
+#include "fidelity/certificate.h"
 #include "ingest/document/related_chunks.h"
 #include "ingest/ingest_service.h"
 #include "ingest/search/retrieval.h"
@@ -72,9 +74,14 @@ void start_evidence(Services& s, const std::string& fingerprint_hex) {
   EvidenceCollector::Options options;
   options.least_agreement = s.config()->policy.shadow_min_agreement;
   options.others_idle = [&s] { return models_idle(s); };
+  // Candidates choose blocks, so probes under other settings speak of something else.
+  const std::string choice = choice_settings(s.engine->info());
+  const std::string subject =
+      choice.empty() ? fingerprint_hex
+                     : Sha256().update_field(fingerprint_hex).update_field(choice).finish().hex();
   s.evidence = std::make_unique<EvidenceCollector>(
-      *s.engine, *s.ingest, *s.store, fingerprint_hex, evidence_candidates(s.engine->info()),
-      options, [&s](std::vector<EvidenceVerdict> verdicts) {
+      *s.engine, *s.ingest, *s.store, subject, evidence_candidates(s.engine->info()), options,
+      [&s](std::vector<EvidenceVerdict> verdicts) {
         s.metrics->evidence(verdicts);
         for (const ReadBehind& behind : s.fidelity->set_evidence(std::move(verdicts))) {
           const auto now = s.fidelity->verdict({&behind, 1});

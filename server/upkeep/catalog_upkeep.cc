@@ -48,7 +48,7 @@ void CatalogUpkeep::read_certificates() {
   const auto read = [&](const Engine& engine, FidelityGate& gate, const Config& config) {
     const std::string fingerprint = fingerprint_hex(engine.info());
     gate.set_certificates(load_certificates(store, fingerprint), fingerprint,
-                          config.policy.fidelity_max_drop);
+                          config.policy.fidelity_max_drop, choice_settings(engine.info()));
   };
   read(*services_.engine, *services_.fidelity, *services_.config());
   for (const auto& model : services_.further)

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "engine/engine.h"
 #include "tests/support/model_files.h"
 
 namespace quire {
@@ -226,6 +227,60 @@ TEST(CertificateJson, OlderBuildsRefuseCertificatesOfOtherReadings) {
   };
   EXPECT_NE(format_of({}).find("quire-certificates-2"), std::string::npos);
   EXPECT_NE(format_of(lead_in_of("one")).find("quire-certificates-3"), std::string::npos);
+}
+
+EngineInfo engine_info() {
+  EngineInfo info;
+  info.config.model_type = "llama";
+  info.config.num_layers = 32;
+  info.stable_layers = default_stable_layers("llama", 32);
+  return info;
+}
+
+TEST(CertificateChoice, NamesWhatIsNotAsByDefault) {
+  EXPECT_EQ(choice_settings(engine_info()), "");
+  const auto with = [](auto&& edit) {
+    EngineInfo info = engine_info();
+    edit(info);
+    return choice_settings(info);
+  };
+  EXPECT_EQ(with([](EngineInfo& i) { i.block_tokens = 64; }), "block_tokens=64");
+  EXPECT_EQ(with([](EngineInfo& i) { i.language = "german"; }), "language=german");
+  EXPECT_EQ(with([](EngineInfo& i) { i.stable_layers = {3, 9}; }), "stable_layers=3-9");
+  EXPECT_EQ(with([](EngineInfo& i) { i.draft_fingerprint = "ab"; }), "draft=ab");
+  EXPECT_EQ(with([](EngineInfo& i) {
+              i.block_tokens = 16;
+              i.draft_fingerprint = "ab";
+            }),
+            "block_tokens=16 draft=ab");
+}
+
+TEST_F(CertificateStoreTest, AChoiceOfBlocksHoldsForItsSettings) {
+  const auto certificate = [](const std::string& strategy, const std::string& choice) {
+    Report r = report_of(600, {-0.001, -0.002, 0}, {0, 0, 0}, strategy);
+    r.context.choice = choice;
+    return make_certificates(r).at(0);
+  };
+  const Certificate whole = certificate("reuse", "block_tokens=64"),
+                    usual = certificate("samkv:keep_ratio=0.5", ""),
+                    large = certificate("samkv:keep_ratio=0.5", "block_tokens=64");
+  EXPECT_EQ(whole.choice, "") << "nothing is chosen";
+  EXPECT_TRUE(holds_under(whole, ""));
+  EXPECT_TRUE(holds_under(whole, "block_tokens=64"));
+  EXPECT_TRUE(holds_under(usual, ""));
+  EXPECT_FALSE(holds_under(usual, "block_tokens=64"));
+  EXPECT_TRUE(holds_under(large, "block_tokens=64"));
+  EXPECT_FALSE(holds_under(large, ""));
+  // Neither takes the place of the other, and both are read back.
+  for (const Certificate& c : {whole, usual, large, large})
+    ASSERT_TRUE(save_certificates(*store_, {c}).ok());
+  const auto loaded = load_certificates(*store_, model_);
+  ASSERT_EQ(loaded.size(), 3u);
+  EXPECT_EQ(loaded[1].choice, "");
+  EXPECT_EQ(loaded[2].choice, "block_tokens=64");
+  // Builds that do not know the member would take it for the defaults, so they refuse the record.
+  EXPECT_NE(certificates_json({large}).find("quire-certificates-4"), std::string::npos);
+  EXPECT_NE(certificates_json({usual}).find("quire-certificates-2"), std::string::npos);
 }
 
 TEST(CertificateJson, AReadingThatIsNoneIsDamage) {

@@ -146,6 +146,22 @@ TEST_F(ModelCardTest, AWrongCardChangesNothing) {
   EXPECT_TRUE(load_certificates(*store_, with_heads_).empty());
 }
 
+TEST(ModelCard, TheShippedCardCounts) {
+  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/configs/models/smollm2/quire-card.json");
+  const auto card = parse_model_card(
+      std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()));
+  ASSERT_TRUE(card.ok()) << card.status().to_string();
+  std::size_t passed = 0;
+  for (const ModelCardEntry& e : *card) {
+    for (const Certificate& c : e.certificates) {
+      EXPECT_TRUE(holds_under(c, "")) << c.spec;
+      EXPECT_TRUE(holds_under(c, "block_tokens=64")) << c.spec << " keeps all blocks";
+      passed += passing_certificates({c}, c.fingerprint_hex).size();
+    }
+  }
+  EXPECT_EQ(passed, 2u);
+}
+
 TEST_F(ModelCardTest, StandsBesideAFileAndInAFolder) {
   EXPECT_EQ(model_card_path(folder_.path()), folder_.path() / "quire-card.json");
   EXPECT_EQ(model_card_path(folder_.path() / "model.gguf"), folder_.path() / "quire-card.json");

@@ -209,6 +209,28 @@ TEST(FidelityGate, AFailedCertificateOutweighsEvidenceOfItsKindOnly) {
   EXPECT_EQ(taken(gate, {kLeadIn}), "reuse");
 }
 
+TEST(FidelityGate, ACertificateOfAChoiceOfBlocksHoldsForItsSettings) {
+  FidelityGate gate(0.9);
+  Certificate large = certificate("samkv", true, 5);
+  large.choice = "block_tokens=64";
+  const std::vector<Certificate> both = {large, certificate("reuse", true, 10)};
+  gate.set_certificates(both, kModel, 0.02);
+  EXPECT_EQ(taken(gate), "reuse");
+  gate.set_certificates(both, kModel, 0.02, "block_tokens=64");
+  EXPECT_EQ(taken(gate), "samkv");
+  gate.set_certificates(both, kModel, 0.02, "block_tokens=16");
+  EXPECT_EQ(taken(gate), "reuse") << "which keeps all blocks, whatever their size";
+  EXPECT_EQ(gate.info(0).at("certificates").as_array()[0].at("choice").as_string(),
+            "block_tokens=64");
+  // One that failed under other settings says nothing against evidence.
+  large.passed = false;
+  gate.set_evidence({evidence("samkv", true)});
+  gate.set_certificates({large}, kModel, 0.02);
+  EXPECT_EQ(taken(gate), "samkv");
+  gate.set_certificates({large}, kModel, 0.02, "block_tokens=64");
+  EXPECT_EQ(taken(gate), "");
+}
+
 TEST(FidelityGate, NothingIsSaidOfReadingsWhereNothingPassedAtAll) {
   FidelityGate gate(0.9);
   gate.set_certificates({certificate("reuse", false)}, kModel, 0.02);
