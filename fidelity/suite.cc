@@ -23,6 +23,12 @@ Digest record_hash(const SuiteRecord& r) {
       .update_u64(r.first_line ? 1 : 0);
   for (const auto& t : r.turns) hash.update_field(t.question).update_field(t.answer);
   for (const auto& s : r.support) hash.update_u64(s.document).update_u64(s.begin).update_u64(s.end);
+  if (!r.supporting_ids.empty() && r.documents) {
+    // By their places, as ids are names only.
+    hash.update_field("supporting_ids");
+    for (std::size_t d = 0; d < r.documents->size(); ++d)
+      if (std::ranges::count(r.supporting_ids, (*r.documents)[d].id) > 0) hash.update_u64(d);
+  }
   return hash.finish();
 }
 

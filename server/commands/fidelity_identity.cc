@@ -8,12 +8,16 @@ namespace {
 
 /// Returns the digest of settings that answers, or their cost, may depend on. It covers whole
 /// sections, so that later settings are included. Paths and the model's name are left out:
-/// fingerprints cover the files' contents.
+/// fingerprints cover the files' contents. Of [retrieve] only the language counts, by which
+/// strategies match words: a run searches nothing with the service's other settings.
 std::string settings_digest(const Config& config) {
   Config c;
   c.model = config.model;
   c.cache = config.cache;
   c.policy = config.policy;
+  c.prompt = config.prompt;
+  c.prompt.namespaces_file.clear();  // a run's namespace has no words of its own
+  c.retrieve.language = config.retrieve.language;
   for (std::string* path :
        {&c.model.path, &c.model.name, &c.model.draft_path, &c.model.retrieval_head_path})
     path->clear();

@@ -285,6 +285,22 @@ TEST(Suite, ChoosingIsEvenPerKindAndRepeatable) {
   EXPECT_NE(other.hash(), suite.hash());
 }
 
+TEST(Suite, LabelsOfWhatSupportsAnAnswerArePartOfARecord) {
+  const auto with = [](const std::string& members) {
+    const auto s = from_text(R"({"documents":[{"id":"a","text":"x"},{"id":"b","text":"y"}],)"
+                             R"("question":"Q")" +
+                             members + "}");
+    EXPECT_TRUE(s.ok()) << s.status().to_string();
+    return record_hash(s->records.at(0)).hex();
+  };
+  const std::string none = with(""), a = with(R"(,"supporting_ids":["a"])"),
+                    b = with(R"(,"supporting_ids":["b"])");
+  EXPECT_NE(none, a);
+  EXPECT_NE(a, b);
+  EXPECT_NE(with(R"(,"supporting_ids":["a","b"])"), a);
+  EXPECT_EQ(with(R"(,"supporting_ids":["b","a"])"), with(R"(,"supporting_ids":["a","b"])"));
+}
+
 TEST(Suite, ARepeatedQuestionIsAskedOnce) {
   // Twelve lines, each of them 25 times, with documents and questions of their own.
   std::string file;
