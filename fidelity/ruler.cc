@@ -360,6 +360,13 @@ class Maker {
                      answers, "fwe", 50);
   }
 
+  /// Returns an id that no document has: supporting_ids name documents of the question, and a
+  /// passage of another file may be called the same.
+  static std::string fresh_id(const std::vector<SuiteDocument>& documents, std::int64_t number) {
+    for (std::string id = "passage " + std::to_string(number);; id += "'")
+      if (std::ranges::find(documents, id, &SuiteDocument::id) == documents.end()) return id;
+  }
+
   /// The question's own documents are placed among passages of other questions.
   SuiteRecord question_answering(Random& r, std::string_view task, std::int64_t index,
                                  std::int64_t units) const {
@@ -369,7 +376,7 @@ class Maker {
     const SuiteRecord& q =
         *questions[(to_size(index) * 7919 + r.below(questions.size())) % questions.size()];
     std::vector<SuiteDocument> documents = *q.documents;
-    std::size_t at = r.below(passages_.size());
+    std::size_t at = r.below(passages_.size()), in_front = 0;
     for (std::int64_t i = 1, tried = 0; i < units && tried < count_of(passages_); ++tried) {
       const SuiteDocument& p = passages_[at];
       at = (at + 1) % passages_.size();
@@ -379,10 +386,15 @@ class Maker {
       if (own) continue;
       // The order inside an article matters (parts refer back), so whole passages are only put in
       // front or at the end.
-      documents.insert(r.below(2) == 0 ? documents.begin() : documents.end(), p);
+      const bool front = r.below(2) == 0;
+      SuiteDocument passage = p;
+      passage.id = fresh_id(documents, i);
+      documents.insert(front ? documents.begin() : documents.end(), std::move(passage));
+      in_front += front ? 1 : 0;
       ++i;
     }
     SuiteRecord out = q;
+    for (SuiteSupport& s : out.support) s.document += in_front;
     out.documents = std::make_shared<const std::vector<SuiteDocument>>(std::move(documents));
     out.kind = task;
     out.rule = ScoreRule::kRulerAny;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -122,6 +123,48 @@ TEST(Ruler, RepeatableAndSeeded) {
   ASSERT_TRUE(a.ok() && b.ok() && c.ok());
   EXPECT_EQ(a->hash(), b->hash());
   EXPECT_NE(a->hash(), c->hash());
+}
+
+TEST(Ruler, SupportStaysThatOfTheQuestionAmongOtherPassages) {
+  // Every record calls its documents p[0], p[1] and p[2], as MuSiQue's files do.
+  Suite from;
+  for (int i = 0; i < 20; ++i) {
+    const std::string n = std::to_string(i);
+    SuiteRecord q;
+    q.documents = std::make_shared<const std::vector<SuiteDocument>>(std::vector<SuiteDocument>{
+        {"p[0]", "A" + n, "The mill of " + n + " is old. It stands at a river."},
+        {"p[1]", "B" + n, "The weaver of " + n + " built it. His name was Tom" + n + "."},
+        {"p[2]", "C" + n, "Nobody lives in " + n + " now. The fields are empty."}});
+    q.question = "Who built the mill of " + n + "?";
+    q.answers = {"Tom" + n};
+    q.kind = "hops";
+    q.supporting_ids = {"p[0]", "p[1]"};
+    q.support = {{0, 0, 5}, {1, 4, 10}};
+    from.records.push_back(std::move(q));
+  }
+  RulerOptions o;
+  o.length_tokens = 400;
+  o.per_task = 10;
+  const auto suite = make_ruler(from, o, count_words);
+  ASSERT_TRUE(suite.ok()) << suite.status().to_string();
+  int asked = 0;
+  for (const SuiteRecord& r : suite->records) {
+    if (r.kind != "qa_2") continue;
+    ++asked;
+    const auto& documents = *r.documents;
+    ASSERT_GT(documents.size(), 10u);
+    const std::string n = r.answers.at(0).substr(3);
+    ASSERT_EQ(r.support.size(), 2u);
+    EXPECT_EQ(documents.at(r.support[0].document).title, "A" + n);
+    EXPECT_EQ(documents.at(r.support[1].document).title, "B" + n);
+    std::set<std::string> ids;
+    for (const SuiteDocument& d : documents) {
+      EXPECT_TRUE(ids.insert(d.id).second) << d.id;
+      const bool supports = std::ranges::count(r.supporting_ids, d.id) > 0;
+      EXPECT_EQ(supports, d.title == "A" + n || d.title == "B" + n) << d.title;
+    }
+  }
+  EXPECT_EQ(asked, 10);
 }
 
 TEST(Ruler, WhatCannotBeAskedIsSkippedWithAReason) {
