@@ -28,7 +28,7 @@ namespace {
 
 class SelectorConformance : public ::testing::TestWithParam<std::string> {};
 
-std::vector<SelectableContext> contexts_of(std::initializer_list<int> blocks) {
+std::vector<SelectableContext> contexts_of(const std::vector<int>& blocks) {
   std::vector<SelectableContext> contexts;
   std::int64_t at = 1;
   for (int n : blocks) {
@@ -75,6 +75,29 @@ TEST_P(SelectorConformance, KeepsAnchorsAndWholeSmallContexts) {
     if (contexts[static_cast<std::size_t>(c)].num_blocks <= 3) {
       EXPECT_EQ(s->kept(0, c).size(),
                 static_cast<std::size_t>(contexts[static_cast<std::size_t>(c)].num_blocks));
+    }
+  }
+}
+
+TEST_P(SelectorConformance, AFullBudgetKeepsEverything) {
+  if (GetParam() == "anchors") GTEST_SKIP() << "it has no budget";
+  const std::vector<std::int32_t> question = {5, 6, 7};
+  // Counts that no proportion divides evenly.
+  const std::vector<std::vector<int>> counts = {{1, 2, 3, 12}, {7}, {0, 41, 5}, {100, 3}};
+  for (const std::vector<int>& blocks : counts) {
+    const auto contexts = contexts_of(blocks);
+    for (const std::span<const std::int32_t> asked :
+         {std::span<const std::int32_t>(question), std::span<const std::int32_t>()}) {
+      SelectionInput input;
+      input.contexts = contexts;
+      input.num_layers = 2;
+      input.question = asked;
+      input.keep_ratio = 1;
+      const auto s = (*selectors().make(GetParam()))->select(input);
+      ASSERT_TRUE(s.ok()) << s.status().to_string();
+      for (std::int32_t c = 0; c < static_cast<std::int32_t>(contexts.size()); ++c)
+        for (std::int32_t b = 0; b < contexts[static_cast<std::size_t>(c)].num_blocks; ++b)
+          EXPECT_EQ(s->kept_layers(c, b), 2) << c << ", " << b;
     }
   }
 }

@@ -98,12 +98,13 @@ class InfllmSelector final : public Selector {
     if (input.keep_ratio) {
       // The default sizes keep the published proportions: 128 init and 2048 unit tokens to 4096
       // local ones.
-      const double scale = *input.keep_ratio * static_cast<double>(total) /
-                           static_cast<double>(
-                               std::max<std::int64_t>(1, init + out.local_tokens + out.budget));
+      const double wanted = *input.keep_ratio * static_cast<double>(total);
+      const double scale = wanted / static_cast<double>(std::max<std::int64_t>(
+                                        1, init + out.local_tokens + out.budget));
       init = static_cast<std::int64_t>(scale * static_cast<double>(init));
       out.local_tokens = static_cast<std::int64_t>(scale * static_cast<double>(out.local_tokens));
-      out.budget = static_cast<std::int64_t>(scale * static_cast<double>(out.budget));
+      // Units get what is left, so that rounding takes nothing from what was asked for.
+      out.budget = static_cast<std::int64_t>(std::floor(wanted + 1e-6)) - init - out.local_tokens;
     }
     std::int64_t from = 0;
     for (std::size_t i = 0; i < input.contexts.size(); ++i) {

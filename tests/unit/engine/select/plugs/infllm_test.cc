@@ -66,6 +66,24 @@ TEST_F(InfllmTest, KeepRatioShrinksAllWindowsAndTheLastBlockStays) {
   EXPECT_EQ(s->kept(0, 1).back(), 19);
 }
 
+TEST_F(InfllmTest, AFullKeepRatioKeepsEverything) {
+  SelectionInput in = documents_.input();
+  std::vector<float> query(16, 1.0f);
+  const QueryPassResult pass = documents_.question(query);
+  in.query_pass = &pass;
+  in.keep_ratio = 1;
+  for (const PlugOptions& options :
+       {PlugOptions(), options_of({{"init_tokens", "7"}, {"local_tokens", "11"}, {"units", "3"}}),
+        options_of({{"init_tokens", "0"}, {"local_tokens", "0"}, {"units", "0"}})}) {
+    const auto selector = std::move(*selectors().make("infllm", options));
+    EXPECT_FALSE(selector->needs_sketches(in)) << "there is nothing to choose";
+    const auto s = selector->select(in);
+    ASSERT_TRUE(s.ok());
+    EXPECT_EQ(s->kept(0, 0).size(), 20u);
+    EXPECT_EQ(s->kept(0, 1).size(), 20u);
+  }
+}
+
 TEST_F(InfllmTest, WithoutAQuestionTheLatestUnitsStay) {
   const Selection s = select(
       options_of(
