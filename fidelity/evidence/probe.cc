@@ -239,15 +239,21 @@ Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySp
   out.nll = nll_of(*reference, probe.answer);
   out.nll_without = nll_of(*bare, probe.answer);
   out.ttft_ms = reference->stats.ttft_ms;
+  if (!std::isfinite(out.nll) || !std::isfinite(out.nll_without))
+    return Status::internal("the likelihood of a known text is not finite");
   for (const StrategySpec& spec : candidates) {
     QUIRE_ASSIGN_OR_RETURN(const Run held, run_held(probe, spec.cache, true, run));
-    out.scores.push_back({spec.text, nll_of(*held, probe.answer),
-                          token_agreement(reference->choices, held->choices),
-                          kl_of(*reference, *held), held->stats.ttft_ms});
+    ProbeScore score{spec.text, nll_of(*held, probe.answer),
+                     token_agreement(reference->choices, held->choices), kl_of(*reference, *held),
+                     held->stats.ttft_ms};
+    if (!std::isfinite(score.nll + score.kl)) {
+      // Left out, the probe would be one less against the candidate.
+      score.nll = std::max(out.nll, out.nll_without);
+      score.agreement = 0;
+      score.kl = 0;
+    }
+    out.scores.push_back(std::move(score));
   }
-  bool finite = std::isfinite(out.nll) && std::isfinite(out.nll_without);
-  for (const ProbeScore& s : out.scores) finite = finite && std::isfinite(s.nll + s.kl);
-  if (!finite) return Status::internal("the likelihood of a known text is not finite");
   return out;
 }
 

@@ -69,7 +69,8 @@ using RunQuery = std::function<Status(QueryRequest, const std::shared_ptr<QueryS
 
 /// Measures a probe: full recompute with and without the documents, then every candidate, all held
 /// to the probe's answer. Errors: those of `run`; kInvalidArgument where the prompt does not fit
-/// the window; kInternal where a likelihood or KL is not finite.
+/// the window; kInternal where a likelihood of full recompute is not finite. A candidate whose
+/// likelihood or KL is not finite agrees nowhere, and gets the likelihood without documents.
 Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySpec> candidates,
                                   const RunQuery& run);
 

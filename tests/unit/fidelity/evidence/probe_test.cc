@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <set>
 
 #include "tests/support/stub_services.h"
@@ -117,6 +120,40 @@ TEST_F(ProbeMakerTest, TheSameTextIsTheSameSubjectAmongOtherDocuments) {
   EXPECT_GT(n, 25u);
   // One sentence, and how the document goes on behind its first chunk.
   EXPECT_LE(subjects.size(), 2u);
+}
+
+/// Answers with the same logits at every position, one of which `odd` says for a strategy.
+RunQuery answers(const std::function<float(const QueryRequest&)>& odd) {
+  return [odd](QueryRequest request, const std::shared_ptr<QuerySink>& sink) {
+    for (std::size_t i = 0; i < request.sampling.forced_tokens.size(); ++i) {
+      const float logits[] = {odd(request), 1, 0, 0.5};
+      sink->on_logits(logits);
+    }
+    sink->on_done({}, {}, {}, FinishReason::kLength);
+    return Status();
+  };
+}
+
+TEST(Probe, ACandidateThatIsNotFiniteCountsAgainstItself) {
+  Probe probe;
+  probe.answer = {1, 2};
+  probe.request.contexts.resize(2);
+  const auto candidates = *parse_strategy_list("reuse,prophetkv");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  auto measured = measure_probe(probe, candidates, answers([nan](const QueryRequest& q) {
+                                  return q.cache.strategy == "reuse" ? nan : 0.25f;
+                                }));
+  ASSERT_TRUE(measured.ok()) << measured.status().to_string();
+  ASSERT_EQ(measured->scores.size(), 2u);
+  EXPECT_EQ(measured->scores[0].agreement, 0);
+  EXPECT_EQ(measured->scores[0].nll, measured->nll_without);
+  EXPECT_EQ(measured->scores[1].agreement, 1);
+  EXPECT_TRUE(std::isfinite(measured->scores[1].nll));
+  // Without a finite reference there is nothing to hold a candidate to.
+  measured = measure_probe(probe, candidates, answers([nan](const QueryRequest& q) {
+                             return q.cache.strategy == "recompute" ? nan : 0.25f;
+                           }));
+  EXPECT_EQ(measured.status().code(), Code::kInternal);
 }
 
 }  // namespace
