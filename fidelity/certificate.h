@@ -18,8 +18,7 @@
 /// 5. No task is certainly worse, by the limits of 2 and 3. So the mean of other questions does not
 ///    hide a loss in one kind.
 /// 6. The strategy answered every question that recompute answered, with finite likelihoods. What
-/// it
-///    cannot do is no evidence for it.
+///    it cannot do is no evidence for it.
 ///
 /// A certificate holds for documents that were read behind the same text as those of its suite
 /// (read_behind.h), and says nothing of others. That of a strategy that chooses blocks also holds
