@@ -14,8 +14,8 @@
 #include "engine/engine.h"
 #include "ingest/document/chunker.h"
 #include "ingest/job_table.h"
-#include "ingest/namespace_room.h"
-#include "ingest/pin_gate.h"
+#include "ingest/admission/namespace_room.h"
+#include "ingest/admission/pin_gate.h"
 #include "ingest/prepared_text.h"
 #include "ingest/task_pool.h"
 

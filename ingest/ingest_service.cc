@@ -13,7 +13,7 @@
 #include "ingest/job_table.h"
 #include "ingest/model_view.h"
 #include "ingest/names.h"
-#include "ingest/namespace_room.h"
+#include "ingest/admission/namespace_room.h"
 #include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
 

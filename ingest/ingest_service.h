@@ -24,7 +24,7 @@
 #include "ingest/document_catalog.h"
 #include "ingest/job_board.h"
 #include "ingest/model_documents.h"
-#include "ingest/pin_gate.h"
+#include "ingest/admission/pin_gate.h"
 
 namespace quire {
 

@@ -12,7 +12,7 @@
 #include "ingest/ingest_service.h"
 #include "ingest/job_table.h"
 #include "ingest/model_documents.h"
-#include "ingest/pin_gate.h"
+#include "ingest/admission/pin_gate.h"
 #include "ingest/renditions.h"
 
 namespace quire {

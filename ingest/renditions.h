@@ -14,7 +14,7 @@
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
-#include "ingest/pin_gate.h"
+#include "ingest/admission/pin_gate.h"
 
 namespace quire {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cachestore/store_admin.h"
-#include "ingest/pin_gate.h"
+#include "ingest/admission/pin_gate.h"
 
 namespace quire {
 

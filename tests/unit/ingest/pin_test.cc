@@ -1,5 +1,5 @@
 // Pins keep to their share, through the gate and through every caller of it.
-#include "ingest/pin_gate.h"
+#include "ingest/admission/pin_gate.h"
 
 #include "tests/support/harness/ingest_fixture.h"
 

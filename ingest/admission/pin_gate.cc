@@ -1,4 +1,4 @@
-#include "ingest/pin_gate.h"
+#include "ingest/admission/pin_gate.h"
 
 #include <unordered_set>
 
