@@ -12,10 +12,10 @@
 #include "base/clock.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/document/chunker.h"
-#include "ingest/job_table.h"
 #include "ingest/admission/namespace_room.h"
 #include "ingest/admission/pin_gate.h"
+#include "ingest/document/chunker.h"
+#include "ingest/job_table.h"
 #include "ingest/prepared_text.h"
 #include "ingest/task_pool.h"
 

@@ -8,12 +8,12 @@
 
 #include "base/log.h"
 #include "cachestore/catalog/shared_catalog.h"
+#include "ingest/admission/namespace_room.h"
 #include "ingest/context_resolver.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
 #include "ingest/model_view.h"
 #include "ingest/names.h"
-#include "ingest/admission/namespace_room.h"
 #include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
 

@@ -18,13 +18,13 @@
 #include "base/status.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "ingest/admission/pin_gate.h"
 #include "ingest/document/document_types.h"
 #include "ingest/document/job.h"
 #include "ingest/document/related_chunks.h"
 #include "ingest/document_catalog.h"
 #include "ingest/job_board.h"
 #include "ingest/model_documents.h"
-#include "ingest/admission/pin_gate.h"
 
 namespace quire {
 

@@ -8,11 +8,11 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "ingest/admission/pin_gate.h"
 #include "ingest/context_resolver.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_table.h"
 #include "ingest/model_documents.h"
-#include "ingest/admission/pin_gate.h"
 #include "ingest/renditions.h"
 
 namespace quire {

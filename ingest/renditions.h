@@ -13,8 +13,8 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/ingest_service.h"
 #include "ingest/admission/pin_gate.h"
+#include "ingest/ingest_service.h"
 
 namespace quire {
 

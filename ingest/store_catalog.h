@@ -7,10 +7,10 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "ingest/admission/pin_gate.h"
 #include "ingest/document_catalog.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_table.h"
-#include "ingest/admission/pin_gate.h"
 
 namespace quire {
 
