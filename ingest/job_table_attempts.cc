@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "cachestore/catalog/shared_jobs.h"
 #include "ingest/job_table.h"
-#include "ingest/names.h"
 
 namespace quire {
 namespace {
@@ -121,13 +120,13 @@ Status JobTable::forget_attempts(const std::string& id) {
 /// Ends a job that no process has survived. Nothing of it runs here yet.
 Status JobTable::give_up(const std::string& id) {
   ItemOutcome outcome;
-  outcome.error = to_item_error(
-      Status::internal(std::to_string(kMostAttempts) +
-                       (shared_ != nullptr ? " replicas in a row ended while they"
-                                           : " times in a row the service ended while it") +
-                       " worked on this job, without any of its documents finished; the log may "
-                       "say why"),
-      "");
+  outcome.error = ItemError{
+      "internal",
+      std::to_string(kMostAttempts) +
+          (shared_ != nullptr ? " replicas in a row ended while they"
+                              : " times in a row the service ended while it") +
+          " worked on this job, without any of its documents finished; the log may say why",
+      ""};
   std::vector<JobPtr> ended;
   bool here = false;
   {

@@ -115,15 +115,15 @@ TEST(Cli, AQuestionAboutDocumentsCarriesTheirAffinity) {
 
 TEST(Cli, WhatIsNoQuireServiceIsSaidAndNoCrash) {
   for (const std::string body : {"[1,2]", R"({"data":[]})", R"({"data":{}})"}) {
-    for (const std::vector<std::string> words :
-         {std::vector<std::string>{"documents", "list"}, {"admin", "verify"}}) {
+    for (const char* words : {"documents list", "admin verify"}) {
+      std::istringstream in(words);
       std::vector<std::string> command{QUIRE_BINARY};
-      command.insert(command.end(), words.begin(), words.end());
+      for (std::string word; in >> word;) command.push_back(word);
       const Asked asked = ask_once(command, {},
                                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
                                    "Content-Length: " +
                                        std::to_string(body.size()) + "\r\n\r\n" + body);
-      EXPECT_EQ(asked.result.exit_code, 1) << words[1] << " " << body;
+      EXPECT_EQ(asked.result.exit_code, 1) << words << " " << body;
       EXPECT_NE(asked.result.err.find("Quire service"), std::string::npos) << asked.result.err;
     }
   }

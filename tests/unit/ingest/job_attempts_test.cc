@@ -164,7 +164,7 @@ struct JobsThatEndTheService : ::testing::Test {
 
 TEST_F(JobsThatEndTheService, OneThatNoStartSurvivesFailsAndTheOthersDoNot) {
   node->engine->close();
-  const std::string id = node->submit(2, "ends it"), other = node->submit(1, "other");
+  const std::string id = node->submit(2, "ends"), other = node->submit(1, "other");
   ASSERT_TRUE(begins(other));
   for (std::uint64_t i = 1; i < kMost; ++i) {
     ASSERT_TRUE(begins(id)) << i;

@@ -219,6 +219,7 @@ TEST_F(SharedJobsTest, AJobThatComesBackWhileItsRecordsGoIsWholeAgain) {
   ASSERT_OK(opened);
   std::unique_ptr<Store> inner = std::move(*opened);
   FaultyStore store(inner);
+  store.set_catalog(true);
   FakeEngine engine(store, "m-00000001");
   IngestOptions ingest;
   ingest.maintenance_interval_ms = 0;
