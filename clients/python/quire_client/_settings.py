@@ -18,6 +18,11 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+def url_of(url: str | None) -> str:
+    """The address; where none is given that of QUIRE_SERVER, or the default."""
+    return (url or os.environ.get("QUIRE_SERVER") or DEFAULT_URL).rstrip("/")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Where the service is and how it is spoken to.
@@ -43,7 +48,7 @@ class Settings:
         """Takes what is None from QUIRE_SERVER and QUIRE_API_KEY,
         the variables of the `quire` program."""
         return cls(
-            url=(url or os.environ.get("QUIRE_SERVER") or DEFAULT_URL).rstrip("/"),
+            url=url_of(url),
             api_key=api_key or os.environ.get("QUIRE_API_KEY") or None,
             namespace=namespace,
             timeout=timeout,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import pytest
 from langchain_community.vectorstores import FAISS
+from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
+from langchain_core.globals import set_llm_cache
 from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.messages import (
     AIMessage,
@@ -173,6 +176,70 @@ def test_messages_become_turns() -> None:
         messages_of([FunctionMessage(content="x", name="f")], "send")
     with pytest.raises(ConfigurationError, match="'image_url'"):
         messages_of([HumanMessage([{"type": "image_url", "image_url": "x"}])], "send")
+
+
+# ---- LangChain's cache of whole answers
+
+
+@pytest.fixture
+def answers() -> Iterator[None]:
+    set_llm_cache(InMemoryCache())
+    yield
+    set_llm_cache(None)
+
+
+@pytest.mark.usefixtures("answers")
+def test_an_answer_is_cached_under_all_that_changes_it(
+    service: Service, llm: ChatQuire, client: QuireClient, documents: list[Document]
+) -> None:
+    def number() -> int:
+        return len(client.queries(limit=100))
+
+    client.documents.add_many([{"id": i, "text": f"The {i} rule."} for i in ("old", "new")])
+    question = "What is the rule?"
+    old = llm.model_copy(update={"document_ids": ["old"], "max_tokens": 2})
+    variants = [
+        old,
+        *(
+            old.model_copy(update=change)
+            for change in (
+                {"document_ids": ["new"]},
+                {"document_ids": ["old", "new"]},
+                {"stop": ["."]},
+                {"system_messages": "prepend"},
+                {"cache_options": {"strategy": "recompute"}},
+                {"max_tokens": 1},
+            )
+        ),
+        old.bind(document_ids=["new", "old"]),
+        old.bind(stop=["rule"]),
+        old.bind(documents=[Document(page_content="A rule.")]),
+        old.bind(documents=[Document(page_content="Another rule.")]),
+        old.bind(documents=[Document(id="new", page_content="A rule.")]),
+    ]
+    for count, variant in enumerate(variants, 1):
+        variant.invoke(question)
+        assert number() == count, variant
+    for variant in variants:
+        variant.invoke(question)
+    assert number() == len(variants), "each answer was kept"
+
+
+def test_the_cache_of_answers_keeps_services_and_keys_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def string(**changes: Any) -> str:
+        return ChatQuire(**changes)._get_llm_string()
+
+    monkeypatch.delenv("QUIRE_API_KEY", raising=False)
+    monkeypatch.setenv("QUIRE_SERVER", "http://127.0.0.1:1/")
+    assert string() == string(base_url="http://127.0.0.1:1")
+    assert string() != string(base_url="http://127.0.0.1:2")
+    keys = [string(), string(api_key="secret-1"), string(api_key="secret-2")]
+    assert len(set(keys)) == 3, "a key chooses the namespace"
+    assert not any("secret" in k for k in keys)
+    named = {"namespace": "team-a"}
+    assert string(api_key="secret-1", **named) == string(api_key="secret-2", **named)
 
 
 # ---- tools

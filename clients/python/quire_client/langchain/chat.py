@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field
 
+from .._settings import url_of
 from .._turns import SystemMessages
 from ..errors import ConfigurationError, DocumentNotFoundError
 from ..models import QueryResult
@@ -101,12 +103,26 @@ class ChatQuire(Connection, BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
+        """All that changes an answer beside its call: LangChain caches whole answers by it."""
         return {
             "model": self.model_name,
-            "base_url": self.base_url,
+            "base_url": url_of(self.base_url),
             "namespace": self.namespace,
+            "document_ids": self.document_ids,
+            # Under `stop` LangChain puts what a call was given, even if that is nothing.
+            "stop_sequences": self.stop,
+            "system_messages": self.system_messages,
             **self._own_options(),
         }
+
+    def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
+        text = super()._get_llm_string(stop=stop, **kwargs)
+        if self.namespace is None and self.api_key:
+            # The key chooses the namespace, and so the documents that the ids mean. It is named
+            # here alone, as parameters that identify a model go into traces.
+            secret = self.api_key.get_secret_value()
+            text += f"---{hashlib.sha256(secret.encode()).hexdigest()[:16]}"
+        return text
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
