@@ -148,6 +148,33 @@ def test_a_document_deleted_between_retrieval_and_question_is_cached_again(
     assert client.documents.get(str(mine[2].id)).status == "ready"
 
 
+#: A text of which a retriever brings a part.
+HANDBOOK = " ".join(f"Sentence {i} of the handbook says that rule {i} holds." for i in range(200))
+
+
+async def test_a_passage_does_not_bring_its_document_back(
+    llm: ChatQuire, client: QuireClient, service: Service, namespace: str
+) -> None:
+    client.documents.add(HANDBOOK, id="handbook")
+    passages = QuireRetriever(base_url=service.url, namespace=namespace, k=1).invoke("rule 150")
+    assert [p.id for p in passages] == ["handbook"]
+    assert len(passages[0].page_content) < len(HANDBOOK)
+    client.documents.delete("handbook")
+    with pytest.raises(DocumentNotFoundError) as caught:
+        llm.invoke("What of rule 150?", documents=passages, max_tokens=2)
+    assert caught.value.document_ids == ["handbook"]
+    with pytest.raises(DocumentNotFoundError):
+        await llm.ainvoke("What of rule 150?", documents=passages, max_tokens=2)
+    with pytest.raises(DocumentNotFoundError):
+        list(llm.stream("What of rule 150?", documents=passages, max_tokens=2))
+    assert len(client.documents.list()) == 0
+    # The whole document, which is at hand as well, does bring it back.
+    whole = Document(id="handbook", page_content=HANDBOOK)
+    llm.invoke("What of rule 150?", documents=[whole, *passages], max_tokens=2)
+    assert client.documents.content("handbook") == HANDBOOK
+    await llm.async_client.aclose()
+
+
 def test_arguments_that_nobody_reads_are_refused() -> None:
     with pytest.raises(ValidationError, match="tempreature"):
         ChatQuire(tempreature=0)  # type: ignore[call-arg]

@@ -16,13 +16,18 @@ from llama_index.core.base.response.schema import (
     StreamingResponse,
 )
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 from llama_index.core.tools import FunctionTool
 from rag_llamaindex import WordEmbedding
 from service import SAMPLE, Service
 
 from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
-from quire_client.llama_index import QuireLLM, QuireNodePostprocessor, QuireSynthesizer
+from quire_client.llama_index import (
+    QuireLLM,
+    QuireNodePostprocessor,
+    QuireNodeRetriever,
+    QuireSynthesizer,
+)
 
 REUSE: Any = {"strategy": "reuse"}
 
@@ -191,6 +196,33 @@ def test_the_postprocessor_caches_what_is_missing(
     postprocessor.postprocess_nodes(nodes, query_str="Who?")
     assert len(client.jobs.list()) == 2
     assert QuireNodePostprocessor.class_name() == "QuireNodePostprocessor"
+
+
+async def test_a_passage_does_not_bring_its_document_back(
+    llm: QuireLLM, client: QuireClient
+) -> None:
+    text = " ".join(f"Sentence {i} of the handbook says that rule {i} holds." for i in range(200))
+    client.documents.add(text, id="handbook", metadata={"title": "Handbook"})
+    passages = QuireNodeRetriever(client, k=1).retrieve("rule 150")
+    assert [p.node.node_id for p in passages] == ["handbook"]
+    assert len(passages[0].node.get_content()) < len(text)
+    seen = passages[0].node.get_content(metadata_mode=MetadataMode.LLM)
+    assert "title: Handbook" in seen
+    assert "quire" not in seen
+    client.documents.delete("handbook")
+    synthesizer = QuireSynthesizer(llm, max_tokens=2)
+    with pytest.raises(DocumentNotFoundError) as caught:
+        synthesizer.synthesize("What of rule 150?", passages)
+    assert caught.value.document_ids == ["handbook"]
+    with pytest.raises(DocumentNotFoundError):
+        await synthesizer.asynthesize("What of rule 150?", passages)
+    with pytest.raises(DocumentNotFoundError):
+        QuireNodePostprocessor(client).postprocess_nodes(passages, query_str="Who?")
+    assert len(client.documents.list()) == 0
+    # A node of one's own is a whole document, also where it says of which chunk it is.
+    own = NodeWithScore(node=TextNode(id_="handbook", text=text, metadata={"chunk": 1}))
+    synthesizer.synthesize("What of rule 150?", [own])
+    assert client.documents.content("handbook") == text
 
 
 def test_ids_that_are_no_nodes_stay_an_error(

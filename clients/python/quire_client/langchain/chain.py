@@ -20,7 +20,7 @@ class QuireAnswer(Runnable[dict[str, Any], AIMessage]):
     after the messages in `chat_history` if there are any.
 
     Documents go by their ids; one that Quire does not know yet, or no more,
-    is cached from the text at hand.
+    is cached from the text at hand, unless that is a passage of `QuireRetriever`.
     """
 
     def __init__(self, llm: ChatQuire) -> None:

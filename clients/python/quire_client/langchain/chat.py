@@ -31,6 +31,7 @@ from ..stream import DeltaEvent, DoneEvent, StreamEvent, ToolCallEvent
 from .connection import Connection
 from .convert import (
     input_of,
+    is_passage,
     messages_of,
     response_metadata,
     split_documents,
@@ -60,7 +61,7 @@ class ChatQuire(Connection, BaseChatModel):
     Every option can be given at construction, bound (`llm.bind(document_ids=[...])`), or passed to
     a call. Beside ids, whole LangChain documents can be given: `documents=[...]` sends the ids of
     those that have one, which are cached at once should the service not know them, and the texts of
-    the others.
+    the others. Passages of `QuireRetriever` stand for their documents and are never cached as such.
 
         llm = ChatQuire(cache_options={"strategy": "reuse"})
         llm.bind(document_ids=["handbook"]).invoke("How many leave days carry over?").usage_metadata
@@ -162,8 +163,8 @@ class ChatQuire(Connection, BaseChatModel):
 
     def _missing(self, error: DocumentNotFoundError, documents: list[Document]) -> list[Any]:
         """What can be added so that the question can be asked again. Raises the error when that is
-        not all that is missing."""
-        known = {d.id: d for d in documents}
+        not all that is missing, or only a passage of it is at hand."""
+        known = {d.id: d for d in documents if not is_passage(d)}
         if (
             not self.add_missing
             or not error.document_ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
@@ -24,6 +24,9 @@ from ..errors import ConfigurationError
 from ..models import Document as StoredDocument
 from ..models import Passage, QueryResult, Usage
 from ..options import DocumentInput, Message
+
+#: The metadata of a passage that says where in its document it stands.
+PLACE = "quire"
 
 
 def messages_of(messages: Sequence[BaseMessage], system: SystemMessages) -> list[Message]:
@@ -170,5 +173,12 @@ def document_of_passage(passage: Passage) -> Document:
     return Document(
         id=passage.document_id,
         page_content=passage.text,
-        metadata={**passage.metadata, "quire": place},
+        metadata={**passage.metadata, PLACE: place},
     )
+
+
+def is_passage(document: Document) -> bool:
+    """Whether this is a passage that was retrieved: its id is that of the document it stands in,
+    so that it must not be added as if it were all of it."""
+    place = document.metadata.get(PLACE)
+    return isinstance(place, Mapping) and "chunk" in place

@@ -20,7 +20,8 @@ class QuireRetriever(Connection, BaseRetriever):
     """The `k` best passages for a query among the documents Quire holds, without generating.
 
     Their `id` is the document's, so that they can be given to `ChatQuire` as they are;
-    `metadata["quire"]` says where in the document they stand and how they scored.
+    `metadata["quire"]` says where in the document they stand and how they scored. When the document
+    is gone by then, that is a DocumentNotFoundError: a passage does not bring it back.
     """
 
     model_config = ConfigDict(extra="forbid")

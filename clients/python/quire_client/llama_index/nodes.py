@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -14,6 +14,9 @@ from ..options import DocumentInput
 
 #: Documents one query may name.
 PER_QUERY = 64
+
+#: The metadata of a passage that says where in its document it stands.
+PLACE = "quire"
 
 
 def input_of(node: BaseNode) -> DocumentInput:
@@ -28,12 +31,19 @@ def input_of(node: BaseNode) -> DocumentInput:
 def missing_nodes(
     error: DocumentNotFoundError, nodes: Sequence[NodeWithScore]
 ) -> list[DocumentInput]:
-    """What can be added so that a question can be asked again.
-    Raises the error when that is not all that is missing."""
-    known = {n.node.node_id: n.node for n in nodes}
+    """What can be added so that a question can be asked again. Raises the error when that is not
+    all that is missing, or only a passage of it is at hand."""
+    known = {n.node.node_id: n.node for n in nodes if not is_passage(n.node)}
     if not error.document_ids or not set(error.document_ids) <= set(known):
         raise error
     return [input_of(known[i]) for i in error.document_ids]
+
+
+def is_passage(node: BaseNode) -> bool:
+    """Whether `QuireNodeRetriever` made it: its id is that of the document it stands in, so that it
+    must not be added as if it were all of it."""
+    place = node.metadata.get(PLACE)
+    return isinstance(place, Mapping) and "chunk" in place
 
 
 def ids_of(nodes: Sequence[NodeWithScore]) -> list[str]:

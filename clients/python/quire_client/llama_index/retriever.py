@@ -11,11 +11,14 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from ..async_client import AsyncQuireClient
 from ..client import QuireClient
 from ..models import Passages
+from .nodes import PLACE
 
 
 class QuireNodeRetriever(BaseRetriever):
     """The `k` best passages for a query among the documents Quire holds. A node's id is the
-    document's, so that it can be asked about."""
+    document's, so that it can be asked about; `metadata["quire"]` says where in it the passage
+    stands. When the document is gone by then, that is a DocumentNotFoundError: a passage does not
+    bring it back."""
 
     def __init__(
         self,
@@ -60,7 +63,14 @@ def _nodes(passages: Passages) -> list[NodeWithScore]:
             node=TextNode(
                 id_=p.document_id,
                 text=p.text,
-                metadata={**p.metadata, "chunk": p.chunk},
+                metadata={
+                    **p.metadata,
+                    "chunk": p.chunk,
+                    PLACE: {"chunk": p.chunk, "start": p.start, "end": p.end},
+                },
+                # It tells a passage from a whole document, and a model nothing.
+                excluded_llm_metadata_keys=[PLACE],
+                excluded_embed_metadata_keys=[PLACE],
                 start_char_idx=p.start,
                 end_char_idx=p.end,
             ),

@@ -26,7 +26,7 @@ class Answer(str):
 
 class QuireSynthesizer(BaseSynthesizer):
     """Sends ids of nodes instead of their texts. Nodes that Quire does not know, or no more, are
-    cached from the text at hand.
+    cached from the text at hand, unless that is a passage of `QuireNodeRetriever`.
 
     `metadata["quire"]` of a response, unless it is streamed, has `usage`, `cache` and `query_id`.
     """
