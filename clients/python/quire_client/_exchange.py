@@ -20,6 +20,7 @@ from .errors import (
     ConnectionFailedError,
     InvalidReplyError,
     QuireError,
+    RequestTimeoutError,
     api_error,
 )
 
@@ -121,6 +122,8 @@ class Attempt:
 
     call: Call[Any]
     stream: bool = False
+    limit: float | None = None
+    """Seconds that the connection, or the next byte, may take at most, whatever the call says."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,43 @@ class Now:
 
 Step = Attempt | Pause | Now
 Flow = Generator[Step, Any, T]
+
+
+#: Seconds that a reply may take at least, so that a last look is possible when the time is up.
+_LAST_LOOK = 0.5
+
+
+class Deadline:
+    """Raises RequestTimeoutError once `seconds` are over; None never ends."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+
+    def left(self) -> Flow[float | None]:
+        """Seconds left, at least 0; None without a limit. The first call starts the clock."""
+        if self._seconds is None:
+            return None
+        now: float = yield Now()
+        if self._end is None:
+            self._end = now + self._seconds
+        return max(0.0, self._end - now)
+
+    def check(self, what: str, cause: QuireError | None = None) -> Flow[None]:
+        """Raises when the time is over."""
+        left = yield from self.left()
+        if left == 0.0:
+            raise RequestTimeoutError(f"{what} within {self._seconds:g} s") from cause
+
+    def pause(self, seconds: float, what: str, cause: QuireError | None = None) -> Flow[None]:
+        """Waits, but not past the end."""
+        yield from self.check(what, cause)
+        left = yield from self.left()
+        yield Pause(seconds if left is None else min(seconds, left))
+
+
+#: A deadline that never ends.
+NEVER = Deadline(None)
 
 
 def json_call(
@@ -194,13 +234,18 @@ def retry_delay(
     return None
 
 
-def exchange(call: Call[T], policy: RetryPolicy, *, stream: bool = False) -> Flow[T]:
-    """Sends the call until it is answered or must not be sent again."""
+def exchange(
+    call: Call[T], policy: RetryPolicy, *, stream: bool = False, deadline: Deadline = NEVER
+) -> Flow[T]:
+    """Sends the call until it is answered or must not be sent again. It is sent at least once, and
+    not again when the time is up."""
     attempt = 0
     reply_lost = False
     while True:
+        left = yield from deadline.left()
+        limit = None if left is None else max(left, _LAST_LOOK)
         try:
-            reply: Reply = yield Attempt(call, stream)
+            reply: Reply = yield Attempt(call, stream, limit)
             # Gone already: by the request whose reply was lost.
             deleted_before = reply_lost and call.method == "DELETE" and reply.status == 404
             if reply.status >= 400 and not deleted_before:
@@ -213,5 +258,9 @@ def exchange(call: Call[T], policy: RetryPolicy, *, stream: bool = False) -> Flo
             reply_lost = isinstance(error, ConnectionFailedError) and not isinstance(
                 error, FailedBeforeSendingError
             )
-        yield Pause(delay)
+            refusal = error
+        late = f"{call.method} {call.path} was not answered ({refusal})"
+        yield from deadline.pause(delay, late, refusal)
+        # A service that asks for more time than there is has been waited for, but is left alone.
+        yield from deadline.check(late, refusal)
         attempt += 1

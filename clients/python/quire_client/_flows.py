@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _operations as ops
-from ._exchange import Flow, Now, Pause, RetryPolicy, exchange
+from ._exchange import Deadline, Flow, RetryPolicy, exchange
 from ._ids import document_id_of_path
 from ._sse import ServerEvent
 from .errors import (
@@ -31,38 +31,16 @@ Progress = bool | Callable[[int], object]
 
 #: Seconds a request waits in the service before the job is asked after instead.
 WAIT_SLICE = 20.0
+#: Seconds of a caller's time that are kept for the service's reply after its wait.
+_FOR_THE_REPLY = 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-
-
-class Deadline:
-    """Raises RequestTimeoutError once `seconds` are over; None never ends."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._end: float | None = None
-
-    def left(self) -> Flow[float | None]:
-        """Seconds left, at least 0; None without a limit. The first call starts the clock."""
-        if self._seconds is None:
-            return None
-        now: float = yield Now()
-        if self._end is None:
-            self._end = now + self._seconds
-        return max(0.0, self._end - now)
-
-    def pause(self, seconds: float, what: str) -> Flow[None]:
-        """Waits, but not past the end."""
-        left = yield from self.left()
-        if left == 0.0:
-            raise RequestTimeoutError(f"{what} within {self._seconds:g} s")
-        yield Pause(seconds if left is None else min(seconds, left))
 
 
 def wait_for_job(id: str, policy: RetryPolicy, deadline: Deadline) -> Flow[Job]:
     """Returns the job once it is finished."""
     pause = _FIRST_PAUSE
     while True:
-        job = yield from exchange(ops.get_job(id), policy)
+        job = yield from exchange(ops.get_job(id), policy, deadline=deadline)
         if job.finished:
             return job
         yield from deadline.pause(
@@ -77,7 +55,8 @@ def wait_until_ready(timeout: float) -> Flow[None]:
     reason = "not asked yet"
     while True:
         try:
-            return (yield from exchange(ops.ready(), RetryPolicy(max_retries=0)))
+            once = RetryPolicy(max_retries=0)
+            return (yield from exchange(ops.ready(), once, deadline=deadline))
         except (ConnectionFailedError, RequestTimeoutError, ServiceUnavailableError) as error:
             reason = str(error)
         yield from deadline.pause(0.1, f"the service was not ready ({reason})")
@@ -102,7 +81,7 @@ def wait_for_documents(
     for name in ids:
         pause = _FIRST_PAUSE
         while True:
-            document = yield from exchange(ops.get_document(name), policy)
+            document = yield from exchange(ops.get_document(name), policy, deadline=deadline)
             if document.status in ("ready", "failed"):
                 out.append(document)
                 break
@@ -140,7 +119,9 @@ def _slice(wait: bool, deadline: Deadline) -> Flow[float]:
     if not wait:
         return 0.0
     left = yield from deadline.left()
-    return WAIT_SLICE if left is None else min(WAIT_SLICE, left)
+    # The service waits less than the caller does, so that its reply comes in time and says which
+    # job goes on.
+    return WAIT_SLICE if left is None else min(WAIT_SLICE, max(0.0, left - _FOR_THE_REPLY))
 
 
 def add_document(
@@ -158,7 +139,9 @@ def add_document(
     check_document(body, "the document")
     seconds = yield from _slice(wait, deadline)
     ingest = yield from exchange(
-        ops.post_documents(body, seconds, key, seconds + ops.GRACE_SECONDS), policy
+        ops.post_documents(body, seconds, key, seconds + ops.GRACE_SECONDS),
+        policy,
+        deadline=deadline,
     )
     if wait:
         ingest = yield from _finish(ingest, policy, deadline)
@@ -180,7 +163,9 @@ def put_document(
     check_document(body, id)
     seconds = yield from _slice(wait, deadline)
     ingest = yield from exchange(
-        ops.put_document(id, body, if_match, only_new, seconds, seconds + ops.GRACE_SECONDS), policy
+        ops.put_document(id, body, if_match, only_new, seconds, seconds + ops.GRACE_SECONDS),
+        policy,
+        deadline=deadline,
     )
     if wait:
         ingest = yield from _finish(ingest, policy, deadline)
@@ -203,23 +188,24 @@ def add_documents(
     batch_size: int,
     batch_bytes: int,
     wait: bool,
-    timeout: float | None,
+    deadline: Deadline,
     progress: Progress,
     policy: RetryPolicy,
 ) -> Flow[IngestReport]:
     """Posts documents in batches. Each that cannot be cached is in the report;
     a batch the service refuses raises."""
-    deadline = Deadline(timeout)
     report = IngestReport()
     done = 0
     with Bar(progress, documents) as bar:
         for batch in batches(documents, batch_size, batch_bytes):
+            if done:
+                yield from deadline.check(f"{done} documents were added, and not all")
             seconds = yield from _slice(wait, deadline)
             call = ops.post_documents(
                 {"documents": batch, **options}, seconds, None, seconds + ops.GRACE_SECONDS
             )
             try:
-                ingest = yield from exchange(call, policy)
+                ingest = yield from exchange(call, policy, deadline=deadline)
             except ApiError as error:
                 raise _moved(error, done) from None
             if wait:
@@ -432,12 +418,14 @@ def add_files(
         batch_size=64,
         batch_bytes=8 << 20,
         wait=wait,
-        timeout=timeout,
+        deadline=deadline,
         progress=progress,
         policy=policy,
     )
     with Bar(progress, others) as bar:
         for file in others:
+            if report.results:
+                yield from deadline.check(f"{len(report.results)} files were added, and not all")
             seconds = yield from _slice(wait, deadline)
             call = ops.post_file(
                 file.name,
@@ -449,7 +437,7 @@ def add_files(
             )
             start = len(report.results)
             try:
-                ingest = yield from exchange(call, policy)
+                ingest = yield from exchange(call, policy, deadline=deadline)
                 if wait:
                     ingest = yield from _finish(ingest, policy, deadline)
                 report.add(start, ingest.job_id, ingest.results, ingest.usage)

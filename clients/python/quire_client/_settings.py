@@ -92,7 +92,10 @@ class Settings:
             headers[HEADER] = affinity(call.document_ids, self.namespace or "default")
         headers.update(call.headers)
         read = self.timeout if call.timeout is None else max(self.timeout, call.timeout)
-        timeout = httpx.Timeout(read, connect=self.connect_timeout)
+        connect = self.connect_timeout
+        if attempt.limit is not None:
+            read, connect = min(read, attempt.limit), min(connect, attempt.limit)
+        timeout = httpx.Timeout(read, connect=connect)
         return http.build_request(
             call.method,
             self.url + call.path,

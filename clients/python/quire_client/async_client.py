@@ -15,7 +15,7 @@ from typing_extensions import Self, Unpack
 from . import _flows as flows
 from . import _operations as ops
 from . import models as m
-from ._exchange import Attempt, Call, Flow, Pause, Reply, RetryPolicy, exchange
+from ._exchange import Attempt, Call, Deadline, Flow, Pause, Reply, RetryPolicy, exchange
 from ._settings import Settings, reply_of
 from ._sse import EventDecoder
 from .errors import QuireError
@@ -329,7 +329,7 @@ class Documents:
             batch_size=batch_size,
             batch_bytes=batch_bytes,
             wait=wait,
-            timeout=timeout,
+            deadline=Deadline(timeout),
             progress=progress,
             policy=retry,
         )
@@ -503,7 +503,7 @@ class Jobs:
         """Returns the job once it is finished, however it ended.
         Raises RequestTimeoutError after `timeout` seconds."""
         return await self._client._run(
-            flows.wait_for_job(id, self._client._settings.retry, flows.Deadline(timeout))
+            flows.wait_for_job(id, self._client._settings.retry, Deadline(timeout))
         )
 
     async def events(self, id: str) -> AsyncIterator[m.Job]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,26 @@ def test_a_service_that_does_not_answer_is_given_up_and_not_asked_again(
         with pytest.raises(RequestTimeoutError, match="no byte came"):
             client.stream("Who?") if stream else client.query("Who?")
         assert len(between.seen) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_time_to_wait_holds_for_a_silent_service(
+    service: Service, asynchronous: bool
+) -> None:
+    begun = time.monotonic()
+    with proxy(service, lambda exchange, _: between.released.wait()) as between:
+        if asynchronous:
+            async with AsyncQuireClient(between.url, retry=QUICK) as other:
+                with pytest.raises(RequestTimeoutError, match="no byte came"):
+                    await other.documents.add("x", timeout=0.1)
+        else:
+            with (
+                QuireClient(between.url, retry=QUICK) as client,
+                pytest.raises(RequestTimeoutError, match="no byte came"),
+            ):
+                client.documents.wait(["x"], timeout=0.1)
+        assert len(between.seen) == 1
+    assert time.monotonic() - begun < 30.0, "the client's own timeout is 60 s"
 
 
 def test_a_stream_that_falls_silent_is_broken_off(service: Service) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from quire_client import (
@@ -18,10 +20,12 @@ from quire_client import (
     QuireError,
     RequestTimeoutError,
     RetryPolicy,
+    ServiceUnavailableError,
     affinity,
 )
 from quire_client._exchange import (
     Attempt,
+    Deadline,
     FailedBeforeSendingError,
     Flow,
     Now,
@@ -31,15 +35,20 @@ from quire_client._exchange import (
     json_call,
 )
 from quire_client._flows import (
-    Deadline,
     FoundFile,
+    add_document,
+    add_documents,
+    add_files,
     document_of,
     find_files,
+    put_document,
     text_of,
+    wait_for_documents,
     wait_for_job,
     wait_until_ready,
 )
 from quire_client._ids import document_id_of_path
+from quire_client._settings import Settings
 from quire_client._sse import EventDecoder, ServerEvent
 from quire_client.errors import ConnectionFailedError, retry_after_seconds
 from quire_client.models import CacheUse, Document
@@ -193,6 +202,100 @@ def test_waiting_for_a_job_ends_with_its_time() -> None:
 def test_waiting_for_the_service_ends_with_its_time() -> None:
     with pytest.raises(RequestTimeoutError, match=r"the service was not ready \(.*\) within 10 s"):
         timed(wait_until_ready(10.0), b"{}")
+
+
+class Clock:
+    """Runs a flow on a clock that pauses move, and each request by `each` seconds; the replies are
+    given, the last one for all that follow."""
+
+    def __init__(self, each: float, *replies: Reply) -> None:
+        self.now, self._each, self._replies = 100.0, each, list(replies)
+        self.pauses: list[float] = []
+        self.limits: list[float | None] = []
+
+    def run(self, flow: Flow[Any]) -> Any:
+        outcome: Any = None
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, Now):
+                    outcome = self.now
+                elif isinstance(step, Pause):
+                    self.pauses.append(step.seconds)
+                    self.now, outcome = self.now + step.seconds, None
+                else:
+                    self.limits.append(step.limit)
+                    self.now += self._each
+                    outcome = self._replies[0]
+                    del self._replies[: len(self._replies) > 1]
+                step = flow.send(outcome)
+        except StopIteration as end:
+            return end.value
+
+
+INGESTED = Reply(200, {}, b'{"job_id": "job_1", "status": "succeeded", "results": []}')
+
+
+def many(deadline: Deadline, count: int) -> Flow[Any]:
+    return add_documents(
+        ["text"] * count,
+        {},
+        batch_size=1,
+        batch_bytes=100,
+        wait=True,
+        deadline=deadline,
+        progress=False,
+        policy=POLICY,
+    )
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        add_document({"text": "x"}, {}, True, 2.0, None, POLICY),
+        put_document("x", {"text": "x"}, None, False, True, 2.0, POLICY),
+        many(Deadline(2.0), 1),
+        wait_for_documents(["x"], POLICY, 2.0),
+        wait_for_job("job_1", POLICY, Deadline(2.0)),
+    ],
+)
+def test_a_refusal_is_not_waited_for_past_the_callers_time(flow: Flow[Any]) -> None:
+    clock = Clock(0.0, reply(503, retry_after="3"))
+    with pytest.raises(
+        RequestTimeoutError, match=r"was not answered \(.*503.*\) within 2 s"
+    ) as seen:
+        clock.run(flow)
+    assert isinstance(seen.value.__cause__, ServiceUnavailableError)
+    assert (clock.pauses, clock.limits) == ([2.0], [2.0]), "the service was not asked too soon"
+
+
+def test_no_request_outlasts_the_callers_time_by_more_than_a_last_look() -> None:
+    clock = Clock(0.75, reply(503, retry_after="0"), reply(503, retry_after="0"), INGESTED)
+    clock.run(add_document({"text": "x"}, {}, True, 2.0, None, POLICY))
+    assert clock.limits == [2.0, 1.25, 0.5]
+    settings = Settings.make("http://x", None, None, 60.0, 5.0, None)
+    attempt = Attempt(json_call("GET", "/x", lambda r: r.status, timeout=30.0), limit=2.0)
+    with httpx.Client() as http:
+        given = settings.request(http, attempt).extensions["timeout"]
+        assert (given["read"], given["connect"]) == (2.0, 2.0)
+        unlimited = settings.request(http, replace(attempt, limit=None)).extensions["timeout"]
+        assert (unlimited["read"], unlimited["connect"]) == (60.0, 5.0)
+
+
+def test_no_batch_is_begun_past_the_callers_time() -> None:
+    clock = Clock(0.75, INGESTED)
+    with pytest.raises(RequestTimeoutError, match="3 documents were added, and not all within 2 s"):
+        clock.run(many(Deadline(2.0), 10))
+    assert len(clock.limits) == 3
+
+
+def test_texts_and_other_files_share_the_callers_time(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.pdf").write_bytes(b"%PDF")
+    files = find_files(tmp_path, None)
+    clock = Clock(1.5, INGESTED)
+    clock.run(add_files(files, {}, {}, wait=True, timeout=2.0, progress=False, policy=POLICY))
+    assert clock.limits == [2.0, 0.5]
 
 
 # ---- event streams
