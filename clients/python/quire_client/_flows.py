@@ -12,15 +12,16 @@ from typing import Any
 from . import _operations as ops
 from ._exchange import Deadline, Flow, RetryPolicy, exchange
 from ._ids import document_id_of_path
-from ._sse import ServerEvent
+from ._sse import EventDecoder, ServerEvent, error_of
 from .errors import (
     ApiError,
     ConfigurationError,
     ConnectionFailedError,
     IngestError,
+    QuireError,
     RequestTimeoutError,
     ServiceUnavailableError,
-    api_error,
+    StreamInterruptedError,
 )
 from .models import Document, Ingest, IngestReport, ItemError, Job, JobItem
 from .options import DocumentInput
@@ -67,9 +68,35 @@ def job_of_event(event: ServerEvent) -> Job | None:
     if event.name in ("progress", "done"):
         return Job.from_json(event.json(), event.name)
     if event.name == "error":
-        body = event.json()
-        raise api_error(int(body.get("status") or 500), body, {})
+        raise error_of(event)
     return None
+
+
+class JobEvents:
+    """A job from the bytes of its events, and whether they came to its end."""
+
+    def __init__(self, id: str) -> None:
+        self._id, self._last = id, "not yet seen"
+        self._decoder = EventDecoder()
+        self._finished = False
+
+    def feed(self, piece: bytes) -> Iterator[Job]:
+        """The states of the job that `piece` completes."""
+        for event in self._decoder.feed(piece):
+            job = job_of_event(event)
+            if job is not None:
+                self._last, self._finished = job.status, job.finished
+                yield job
+
+    def end(self, error: QuireError | None = None) -> None:
+        """The stream is over, or `error` broke it off.
+        Raises StreamInterruptedError unless the job is finished."""
+        if not self._finished:
+            reason = error or "the service closed the connection"
+            raise StreamInterruptedError(
+                f"the events of job {self._id} broke off while it was {self._last}: {reason}; "
+                "jobs.wait() follows it further"
+            ) from error
 
 
 def wait_for_documents(

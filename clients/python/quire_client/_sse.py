@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import InvalidReplyError
+from .errors import ApiError, InvalidReplyError, api_error
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,17 @@ class ServerEvent:
             return json.loads(self.data)
         except ValueError:
             raise InvalidReplyError(f"the data of the event {self.name!r} is not JSON") from None
+
+
+def error_of(event: ServerEvent) -> ApiError:
+    """What an `error` event tells of. Raises InvalidReplyError when its data is no such thing."""
+    body = event.json()
+    status = body.get("status") if isinstance(body, Mapping) else None
+    if not isinstance(body, Mapping) or not isinstance(status, int | None):
+        raise InvalidReplyError(
+            f"the data of the event {event.name!r} is no problem: {body!r:.200}"
+        )
+    return api_error(status or 500, body, {})
 
 
 class EventDecoder:

@@ -17,8 +17,7 @@ from . import _operations as ops
 from . import models as m
 from ._exchange import Attempt, Call, Deadline, Flow, Pause, Reply, RetryPolicy, exchange
 from ._settings import Settings, reply_of
-from ._sse import EventDecoder
-from .errors import QuireError
+from .errors import ConnectionFailedError, QuireError, RequestTimeoutError
 from .explain import Explanation, QueryPlan
 from .options import DocumentInput, DocumentOptions, EvictOptions, QueryOptions
 from .stream import AsyncQueryStream
@@ -507,15 +506,18 @@ class Jobs:
         )
 
     async def events(self, id: str) -> AsyncIterator[m.Job]:
-        """The job each time it has come further; the last one is finished."""
+        """The job each time it has come further; the last one is finished. Raises
+        StreamInterruptedError when the events break off before that."""
         source = await self._client._open(ops.job_events(id))
-        decoder = EventDecoder()
+        events = flows.JobEvents(id)
         try:
             async for piece in source:
-                for event in decoder.feed(piece):
-                    job = flows.job_of_event(event)
-                    if job is not None:
-                        yield job
+                for job in events.feed(piece):
+                    yield job
+        except (ConnectionFailedError, RequestTimeoutError) as error:
+            events.end(error)
+        else:
+            events.end()
         finally:
             await source.aclose()
 

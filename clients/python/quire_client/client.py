@@ -16,8 +16,7 @@ from . import _operations as ops
 from . import models as m
 from ._exchange import Attempt, Call, Deadline, Flow, Pause, Reply, RetryPolicy, exchange
 from ._settings import Settings, reply_of
-from ._sse import EventDecoder
-from .errors import QuireError
+from .errors import ConnectionFailedError, QuireError, RequestTimeoutError
 from .explain import Explanation, QueryPlan
 from .options import DocumentInput, DocumentOptions, EvictOptions, QueryOptions
 from .stream import QueryStream
@@ -496,15 +495,17 @@ class Jobs:
         )
 
     def events(self, id: str) -> Iterator[m.Job]:
-        """The job each time it has come further; the last one is finished."""
+        """The job each time it has come further; the last one is finished. Raises
+        StreamInterruptedError when the events break off before that."""
         source = self._client._open(ops.job_events(id))
-        decoder = EventDecoder()
+        events = flows.JobEvents(id)
         try:
             for piece in source:
-                for event in decoder.feed(piece):
-                    job = flows.job_of_event(event)
-                    if job is not None:
-                        yield job
+                yield from events.feed(piece)
+        except (ConnectionFailedError, RequestTimeoutError) as error:
+            events.end(error)
+        else:
+            events.end()
         finally:
             source.close()
 

@@ -38,12 +38,13 @@ class InvalidReplyError(QuireError):
 
 
 class StreamInterruptedError(QuireError):
-    """A streamed answer broke off before its `done` event. It was not asked again."""
+    """A streamed answer broke off before its `done` event, or the events of a job before its end.
+    It was not asked again."""
 
     def __init__(self, message: str, text: str = "") -> None:
         super().__init__(message)
         self.text = text
-        """What had arrived of the answer."""
+        """What had arrived of the answer; nothing where it was a job."""
 
 
 class IngestError(QuireError):
@@ -76,7 +77,8 @@ class ApiError(QuireError):
         """The field of the request that is wrong, such as `document_ids[0]`."""
         self.request_id: str | None = body.get("request_id") or headers.get("x-request-id")
         """Names the request in the service's log."""
-        self.document_ids: list[str] = [str(i) for i in body.get("document_ids") or []]
+        ids = body.get("document_ids")
+        self.document_ids: list[str] = [str(i) for i in ids] if isinstance(ids, list) else []
         """The documents concerned."""
         self.job_id: str | None = body.get("job_id")
         self.retry_after: float | None = retry_after_seconds(headers)

@@ -8,13 +8,12 @@ from types import TracebackType
 from typing import Protocol
 
 from ._decode import Model
-from ._sse import EventDecoder, ServerEvent
+from ._sse import EventDecoder, ServerEvent, error_of
 from .errors import (
     ConnectionFailedError,
     QuireError,
     RequestTimeoutError,
     StreamInterruptedError,
-    api_error,
 )
 from .models import CacheUse, Citation, QueryDocument, QueryResult
 
@@ -124,8 +123,7 @@ class _Answer:
             self.result = replace(QueryResult.from_json(event.json(), "done"), answer=self.text)
             return DoneEvent(self.result)
         if event.name == "error":
-            body = event.json()
-            raise api_error(int(body.get("status") or 500), body, {})
+            raise error_of(event)
         return None
 
     def _broken(self, error: QuireError | None) -> StreamInterruptedError:

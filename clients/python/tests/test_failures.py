@@ -164,6 +164,61 @@ def test_an_error_inside_a_stream_is_the_error_it_would_have_been(service: Servi
         assert len(between.seen) == 1
 
 
+def as_stream(events: bytes) -> bytes:
+    """A reply with these events, after which the connection is closed."""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + events
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_an_error_event_that_is_none_is_an_invalid_reply(
+    service: Service, asynchronous: bool
+) -> None:
+    events = as_stream(b'event: error\ndata: "gone"\n\n')
+    with proxy(service, lambda exchange, _: exchange.send(events)) as between:
+        if asynchronous:
+            async with AsyncQuireClient(between.url, retry=QUICK) as other:
+                with pytest.raises(InvalidReplyError, match="'gone'"):
+                    await (await other.stream("Who?")).until_done()
+        else:
+            with (
+                QuireClient(between.url, retry=QUICK) as client,
+                pytest.raises(InvalidReplyError, match="'gone'"),
+            ):
+                client.stream("Who?").until_done()
+        assert len(between.seen) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("length", ["", "Content-Length: 9999\r\n"])
+async def test_events_of_a_job_that_break_off_are_an_error(
+    service: Service, asynchronous: bool, length: str
+) -> None:
+    def events(status: str) -> bytes:
+        data = json.dumps({"id": "job_1", "status": status})
+        reply = as_stream(f"event: progress\ndata: {data}\n\n".encode())
+        return reply.replace(b"\r\n\r\n", f"\r\n{length}\r\n".encode(), 1)
+
+    def behave(exchange: Exchange, number: int) -> None:
+        exchange.send(events("succeeded" if number else "running"))
+
+    seen = []
+    with proxy(service, behave) as between:
+        broken = pytest.raises(StreamInterruptedError, match="job_1 broke off while it was running")
+        if asynchronous:
+            async with AsyncQuireClient(between.url, retry=QUICK) as other:
+                with broken:
+                    async for job in other.jobs.events("job_1"):
+                        seen.append(job.status)
+                seen += [job.status async for job in other.jobs.events("job_1")]
+        else:
+            with QuireClient(between.url, retry=QUICK) as client:
+                with broken:
+                    for job in client.jobs.events("job_1"):
+                        seen.append(job.status)
+                seen += [job.status for job in client.jobs.events("job_1")]
+    assert seen == ["running", "succeeded"], "what comes after its end does not matter"
+
+
 # ---- the service is slow
 
 

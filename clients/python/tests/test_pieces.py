@@ -20,6 +20,7 @@ from quire_client import (
     QuireError,
     RequestTimeoutError,
     RetryPolicy,
+    ServerError,
     ServiceUnavailableError,
     affinity,
 )
@@ -41,6 +42,7 @@ from quire_client._flows import (
     add_files,
     document_of,
     find_files,
+    job_of_event,
     put_document,
     text_of,
     wait_for_documents,
@@ -327,6 +329,19 @@ def test_data_that_is_no_json_is_an_error() -> None:
     assert EVENTS[0].json() == {"t": "x\u2028y"}
     with pytest.raises(InvalidReplyError, match="event 'b'"):
         ServerEvent("b", "{").json()
+
+
+@pytest.mark.parametrize("data", ['"gone"', "[1]", "null", '{"status": "x"}', '{"status": [1]}'])
+def test_an_error_event_that_is_none_is_an_invalid_reply(data: str) -> None:
+    with pytest.raises(InvalidReplyError, match="the event 'error' is no problem"):
+        job_of_event(ServerEvent("error", data))
+
+
+def test_an_error_event_keeps_what_it_says() -> None:
+    data = '{"detail": "d", "document_ids": 7}'
+    with pytest.raises(ServerError, match="d") as caught:
+        job_of_event(ServerEvent("error", data))
+    assert (caught.value.status, caught.value.document_ids) == (500, [])
 
 
 # ---- decoding
