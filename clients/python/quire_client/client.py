@@ -15,6 +15,7 @@ from . import _flows as flows
 from . import _operations as ops
 from . import models as m
 from ._exchange import Attempt, Call, Deadline, Flow, Pause, Reply, RetryPolicy, exchange
+from ._files import replacing
 from ._settings import Settings, reply_of
 from .errors import ConnectionFailedError, QuireError, RequestTimeoutError
 from .explain import Explanation, QueryPlan
@@ -546,10 +547,10 @@ class Admin:
 
     def export(self, path: str | Path, document_ids: Sequence[str] | None = None) -> int:
         """Writes documents and blocks into a pack; all of the namespace without ids.
-        Returns its bytes."""
+        Returns its bytes. A file that is there is replaced once the pack is complete."""
         source = self._client._open(ops.export_pack(document_ids))
         try:
-            with open(path, "wb") as out:
+            with replacing(path) as out:
                 return sum(out.write(piece) for piece in source)
         finally:
             source.close()

@@ -7,6 +7,7 @@ The service is always a real one. Where it cannot be made to misbehave, a proxy 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -217,6 +218,49 @@ async def test_events_of_a_job_that_break_off_are_an_error(
                         seen.append(job.status)
                 seen += [job.status for job in client.jobs.events("job_1")]
     assert seen == ["running", "succeeded"], "what comes after its end does not matter"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_pack_that_breaks_off_leaves_the_one_before(
+    service: Service, namespace: str, tmp_path: Path, asynchronous: bool
+) -> None:
+    def behave(exchange: Exchange, number: int) -> None:
+        if number < 2:
+            reply = exchange.ask()
+            exchange.send(reply[: reply.index(b"\r\n\r\n") + 200])
+        else:
+            exchange.forward()
+
+    pack, other = tmp_path / "one.pack", tmp_path / "other.pack"
+    pack.write_bytes(b"a good one")
+    pack.chmod(0o600)
+    with QuireClient(service.url, namespace=namespace) as direct:
+        direct.documents.add(TEXT, id="x")
+    with proxy(service, behave) as between:
+        if asynchronous:
+            async with AsyncQuireClient(between.url, namespace=namespace, retry=QUICK) as one:
+                for path in (pack, other):
+                    with pytest.raises(ConnectionFailedError):
+                        await one.admin.export(path)
+        else:
+            with QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+                for path in (pack, other):
+                    with pytest.raises(ConnectionFailedError):
+                        client.admin.export(path)
+        assert pack.read_bytes() == b"a good one"
+        assert names(tmp_path) == ["one.pack"], "nothing half-written is left"
+        link = tmp_path / "link.pack"
+        link.symlink_to(pack)
+        with QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+            assert client.admin.export(link) == pack.stat().st_size > 10
+            assert client.admin.export(os.devnull) == pack.stat().st_size
+        assert link.is_symlink()
+        assert pack.stat().st_mode & 0o777 == 0o600
+        assert names(tmp_path) == ["link.pack", "one.pack"]
 
 
 # ---- the service is slow

@@ -1,0 +1,34 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` once it is complete. Until then it is called
+    `path`.new, and what was there before stays; after a failure nothing of it is left."""
+    target = os.path.realpath(path)
+    there = os.path.exists(target)
+    if there and not os.path.isfile(target):
+        with open(target, "wb") as out:  # a pipe or a device is written to, not replaced
+            yield out
+        return
+    new = f"{target}.new"
+    with open(new, "wb") as out:
+        try:
+            if there:
+                shutil.copymode(target, new)
+            yield out
+            out.close()
+            os.replace(new, target)
+        except BaseException:
+            with suppress(OSError):
+                os.remove(new)
+            raise
