@@ -343,29 +343,26 @@ void RemoteCache::remove(RemoteRemoval segment, std::function<bool()> is_wanted,
   // A write that is queued after this must not find that the tiers have it.
   for (const auto& tier : tiers_) remember(*tier, segment.key, false);
   const std::string name = segment.name;
-  Write removal{.kind = Write::Kind::kRemove,
-                .key = segment.key,
-                .removal = std::move(segment),
-                .is_wanted = std::move(is_wanted),
-                .settled = std::move(settled)};
-  bool lost = false, first = false;
+  Write removal{.kind = Write::Kind::kRemove, .key = segment.key};
+  removal.removal = std::move(segment);
+  removal.is_wanted = std::move(is_wanted);
+  bool first = false;
   {
     const std::lock_guard lock(mu_);
     if (stopping_) return;
     // What is not wanted in any case may be written anew next, which then comes after this.
     const bool in_order = !removal.is_wanted;
     std::deque<Write>& queue = in_order ? queue_ : removals_;
-    lost = queue.size() >= kMaxRemovals;
-    if (lost) {
-      first = !std::exchange(removals_lost_, true);
-    } else {
+    if (queue.size() < kMaxRemovals) {
       removal.number = in_order ? ++queued_ : queued_;
+      removal.settled = std::move(settled);
       queue.push_back(std::move(removal));
+      return changed_.notify_all();
     }
+    first = !std::exchange(removals_lost_, true);
   }
-  if (!lost) return changed_.notify_all();
   ++dropped_;
-  if (removal.settled) removal.settled();
+  if (settled) settled();
   if (first)
     log_warning("KV of deleted documents stays in the shared tiers, as too many deletions wait",
                 {{"segment", name}});
