@@ -86,8 +86,7 @@ TEST(Fidelity, RowsOfAnotherDraftHeadOrSettingAreMeasuredAgain) {
        {head + (folder.path() / "head").string(), head + "none",
         draft + (folder.path() / "draft").string(), draft + "none",
         std::string("--model.draft_weights=f32"), std::string("--model.device_requests=3"),
-        std::string("--policy.small_ctx=64"), std::string("--prompt.question=Q: "),
-        std::string("--retrieve.language=german")}) {
+        std::string("--policy.small_ctx=64"), std::string("--retrieve.language=german")}) {
     EXPECT_TRUE(rows_after({setting}).first) << setting;
     EXPECT_FALSE(rows_after({setting}).first) << setting;
   }
