@@ -6,11 +6,18 @@ import {count, percent, points} from './format.js';
 const AROUND = 4000;      // code points shown on each side; the rest opens on demand
 const texts = new Map();  // what was read before, by document and version
 
+// Whether the text is the one that was cited. The service has the newest version of a document
+// alone, in which the place of a citation may hold anything.
+export const holds = (text, c) =>
+    typeof c.quote !== 'string' || text.slice(c.start, c.end).join('') === c.quote;
+
 async function textOf(citation, version) {
   const name = `${citation.document_id}\n${version}`;
-  if (!texts.has(name)) texts.set(name, points(await contentOf(citation.document_id)));
+  if (texts.has(name)) return texts.get(name);
+  const text = points(await contentOf(citation.document_id));
+  if (holds(text, citation)) texts.set(name, text);
   if (texts.size > 20) texts.delete(texts.keys().next().value);
-  return texts.get(name);
+  return text;
 }
 
 // Where a citation or a passage stands, for documents with pages and headings.
@@ -38,6 +45,14 @@ export async function showSource(node, citation, document) {
   }
   try {
     const text = await textOf(citation, document?.content_hash);
+    if (!holds(text, citation)) {
+      replace(
+          body,
+          h('p', {class: 'note'},
+            'This document has changed since the answer was made from it. It said there:'),
+          h('pre', {class: 'text'}, h('mark', {tabindex: '0'}, citation.quote)));
+      return;
+    }
     draw(
         body, text, citation, Math.max(0, citation.start - AROUND),
         Math.min(text.length, citation.end + AROUND));

@@ -266,6 +266,26 @@ class Views(PageTest):
             gone = f'[aria-label="Delete many-{i}.txt"]'
             self.browser.wait(lambda sel=gone: not self.count(sel), "its end")
 
+    def test_a_source_that_was_replaced_is_not_lit_up(self):
+        self.ask(QUESTION)
+        self.browser.run(
+            """globalThis.real = fetch;
+            globalThis.fetch = (address, options) => String(address).endsWith('/content') ?
+              Promise.resolve(new Response('Nothing is said here. '.repeat(99))) :
+              real(address, options);"""
+        )
+        self.browser.click(".cite")
+        self.settled(".sourcecard .note")
+        quote = self.browser.text("mark")
+        source = self.browser.text(".sourcecard h3")
+        text = next(d["text"] for d in sample_documents() if d["id"] in source.split())
+        self.assertIn(quote, text)
+        self.browser.run("globalThis.fetch = real")  # the text that was cited is there again
+        self.browser.click(".cite")
+        self.browser.wait(lambda: not self.count(".sourcecard .note"), "the source")
+        self.settled("mark")
+        self.assertEqual(self.browser.text("mark"), quote)
+
     def test_a_refused_document_names_the_field(self):
         self.allowed = (400,)
         self.go("documents")
