@@ -152,6 +152,8 @@ export async function render(root, [id]) {
   const view = h('section', {class: 'card', 'aria-label': 'A document', hidden: true});
   let shown = [];
   let after;
+  let asked = 0;        // requests for the list, of which only the last one's reply is shown
+  let waiting = false;  // for that reply
 
   const act = async (run) => {
     replace(problem);
@@ -238,10 +240,14 @@ export async function render(root, [id]) {
   ];
 
   async function load(next = false) {
+    if (next && waiting) return;  // this page is on its way, or another list
+    const mine = ++asked;
+    waiting = true;
     try {
       const page = await get(
           '/v1/documents',
           {limit: PAGE, include: 'counts', status: status.value, after: next ? after : undefined});
+      if (mine !== asked) return;
       shown = next ? [...shown, ...page.data] : page.data;
       after = page.last_id;
       more.hidden = !page.has_more;
@@ -255,7 +261,9 @@ export async function render(root, [id]) {
           shown.length ? table('Documents', columns, shown) :
                          h('p', {class: 'empty'}, 'No documents here. Drop some above.'));
     } catch (e) {
-      replace(rows, errorBox(e));
+      if (mine === asked) replace(rows, errorBox(e));
+    } finally {
+      if (mine === asked) waiting = false;
     }
   }
   status.addEventListener('change', () => load());

@@ -286,6 +286,57 @@ class Views(PageTest):
         self.settled("mark")
         self.assertEqual(self.browser.text("mark"), quote)
 
+    def test_the_list_is_the_one_asked_for_last(self):
+        self.go("documents")
+        self.settled("table")
+        number = self.count("tbody tr")
+        # Replies come when the test lets them, and each promises another page, which is the first.
+        self.browser.run(
+            """const real = fetch;
+            globalThis.held = [];
+            globalThis.fetch = async (address, options) => {
+              if (!String(address).startsWith('v1/documents?')) return real(address, options);
+              const first = String(address).replace(/&after=[^&]*/, '');
+              const body = await (await real(first, options)).json();
+              body.has_more = true;
+              await new Promise((go) => held.push(go));
+              return new Response(JSON.stringify(body),
+                {headers: {'Content-Type': 'application/json'}});
+            };
+            globalThis.choose = (state) => {
+              const s = document.querySelector('section[aria-label=Documents] select');
+              s.value = state; s.dispatchEvent(new Event('change'));
+            };"""
+        )
+
+        def held(count):
+            self.browser.wait(lambda: self.browser.run("return held.length") == count, "requests")
+
+        def release(at):
+            self.browser.run(
+                "held[arguments[0]](); await new Promise((go) => setTimeout(go, 100))", at
+            )
+
+        self.browser.run("choose('failed')")
+        held(1)
+        self.browser.run("choose('')")
+        held(2)
+        release(1)
+        self.assertEqual(self.count("tbody tr"), number)
+        release(0)
+        self.assertEqual(self.count("tbody tr"), number, "an earlier request came later")
+        self.browser.run(
+            """const more = [...document.querySelectorAll('main button')]
+              .find((b) => b.textContent === 'Show more');
+            more.click();
+            more.click();"""
+        )
+        held(3)
+        release(2)
+        self.browser.run("held.slice(3).forEach((go) => go())")
+        release(2)
+        self.assertEqual(self.count("tbody tr"), 2 * number)
+
     def test_a_refused_document_names_the_field(self):
         self.allowed = (400,)
         self.go("documents")
