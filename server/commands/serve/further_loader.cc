@@ -1,4 +1,4 @@
-#include "server/commands/further_loader.h"
+#include "server/commands/serve/further_loader.h"
 
 #include <filesystem>
 #include <set>
