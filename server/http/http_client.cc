@@ -74,6 +74,12 @@ std::size_t on_read(char* out, std::size_t size, std::size_t count, void* user) 
   return n;
 }
 
+int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  auto& call = *static_cast<Call*>(user);
+  call.stopped = call.stopped || call.request.stopped();
+  return call.stopped ? 1 : 0;  // anything but 0 ends the transfer
+}
+
 bool on_this_machine(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -185,6 +191,11 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
   set(CURLOPT_HEADERDATA, &call);
   set(CURLOPT_WRITEFUNCTION, on_data);
   set(CURLOPT_WRITEDATA, &call);
+  if (request.stopped) {
+    set(CURLOPT_NOPROGRESS, 0L);
+    set(CURLOPT_XFERINFOFUNCTION, on_progress);
+    set(CURLOPT_XFERINFODATA, &call);
+  }
   if (on_this_machine(server.host)) set(CURLOPT_PROXY, "");
   if (request.body_source) {
     set(CURLOPT_UPLOAD, 1L);

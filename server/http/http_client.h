@@ -30,13 +30,16 @@ struct ClientRequest {
   /// piece; an empty one is the end, false is a failure.
   std::function<bool(std::string& piece)> body_source;
   std::chrono::milliseconds timeout{600'000};  ///< longest silence allowed
+  /// Returns whether the call shall end; asked about once a second, also while the server is
+  /// silent, on the thread that calls.
+  std::function<bool()> stopped;
 };
 
 /// Makes one call. `on_piece`, if given, receives body bytes of a 2xx reply as they arrive (false:
-/// stop reading), and the body stays empty. A proxy of the environment (http_proxy, https_proxy) is
-/// used unless the server is on this machine. Errors: kUnavailable (cannot connect: says how to
-/// start the server), kIo (TLS, a reply that is not well formed or ends too early),
-/// kDeadlineExceeded.
+/// stop reading), and the body stays empty. A call that was stopped returns what had come. A proxy
+/// of the environment (http_proxy, https_proxy) is used unless the server is on this machine.
+/// Errors: kUnavailable (cannot connect: says how to start the server), kIo (TLS, a reply that is
+/// not well formed or ends too early), kDeadlineExceeded.
 Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,
                                const std::function<bool(std::string_view)>& on_piece = {});
 

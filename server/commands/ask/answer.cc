@@ -64,6 +64,7 @@ Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
   if (const auto* named = body.if_contains("document_ids"); named && named->is_array())
     for (const auto& id : named->as_array()) ids.emplace_back(id.as_string());
   add_affinity(flags, ids, request);
+  request.stopped = stopped;
   SseReader reader;
   std::string text;
   Result<json::object> answer = Status::io("the server ended the answer early");
@@ -91,13 +92,10 @@ Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
     return true;
   };
   const auto reply = client_call(flags, std::move(request), [&](std::string_view piece) {
-    if (stopped && stopped()) {
-      answer = json::object();
-      return false;
-    }
-    return reader.feed(piece, on_event);
+    return !(stopped && stopped()) && reader.feed(piece, on_event);
   });
   if (!reply.ok()) return reply.status();
+  if (!answer.ok() && stopped && stopped()) return json::object();
   return answer;
 }
 

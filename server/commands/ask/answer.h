@@ -29,7 +29,7 @@ boost::json::object question_body(const QuestionFlags& flags);
 
 /// Streams `body` as POST /v1/query and prints the text to standard output as it comes, or at its
 /// end where `body` has a citation style. Returns the event `done`, with the text as `answer`.
-/// `stopped` is asked between pieces, if given; once it is true the answer is given up, and an
+/// `stopped` is asked about once a second, if given; once it is true the answer is given up, and an
 /// empty object returns. Errors: the service's own, kIo if the answer ends early.
 Result<boost::json::object> stream_answer(const ClientFlags& flags, boost::json::object body,
                                           const std::function<bool()>& stopped = {});

@@ -568,6 +568,23 @@ TEST_P(HttpServerTest, ManyConnectionsAtOnce) {
   EXPECT_EQ(good, 400);
 }
 
+TEST_P(HttpServerTest, AClientWhoseCallIsStoppedDoesNotWaitForTheReply) {
+  start();
+  ServerAddress address;
+  address.scheme = tls() ? "https" : "http";
+  if (tls()) address.ca_file = folder_.path() / "server.pem";
+  address.port = std::to_string(server_->port());
+  ClientRequest request;
+  request.target = "/held";
+  int asked = 0;
+  request.stopped = [&] { return ++asked > 1; };
+  const auto reply = http_call(address, request);
+  ASSERT_TRUE(reply.ok()) << reply.status().to_string();
+  EXPECT_EQ(reply->status, 0);
+  ASSERT_NE(service_.take(), nullptr);
+  EXPECT_TRUE(service_.wait([this] { return service_.disconnects == 1; }));
+}
+
 class TlsTest : public HttpServerTest {
  protected:
   /// Returns the reply to a request over https, or why there is none, trusting NAME.pem.
