@@ -28,6 +28,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/environment_option.h"
 #include "server/commands/model_files/model_path.h"
+#include "server/commands/service_options.h"
 #include "server/config/config.h"
 
 namespace quire {
@@ -289,6 +290,8 @@ int calibrate(const CalibrateFlags& f) {
   StoreOptions store_options;
   store_options.path = f.store;
   store_options.dram_bytes = 64u << 20;
+  if (!holds_store(f.store))
+    std::printf("store        there is none in %s yet, so one is made\n", f.store.c_str());
   auto store = open_store(store_options);
   if (!store.ok()) return complain(store.status());
   EngineOptions options;

@@ -397,6 +397,11 @@ int fidelity(FidelityFlags f) {
   if (!strategies.ok()) return complain(strategies.status());
   const auto model_path = find_model_path(config->model.path);
   if (!model_path.ok()) return complain(model_path.status());
+  if (!f.store.empty() && !holds_store(f.store)) {
+    if (!f.certify)
+      return complain("--store: there is no store in '" + f.store + "', so no calibration either");
+    std::fprintf(stderr, "there is no store in %s yet, so one is made\n", f.store.c_str());
+  }
   if (f.certify) {
     if (const auto store = open_certificate_store(*config); !store.ok())
       return complain(store.status());

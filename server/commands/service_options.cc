@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/log.h"
 #include "cachestore/remote/remote_url.h"
@@ -47,6 +48,12 @@ std::int64_t prompt_file_bytes(const Config& c) {
   if (c.disk.max_bytes == 0) return c.disk.prompt_bytes;
   const std::int64_t part = c.disk.max_bytes / kPart;
   return part < kLeast ? 0 : std::min(c.disk.prompt_bytes, part);
+}
+
+bool holds_store(const std::string& folder) {
+  std::error_code ec;
+  const std::filesystem::path path(folder);
+  return std::filesystem::exists(path / "STORE", ec) || std::filesystem::exists(path / "db", ec);
 }
 
 Result<StoreOptions> store_options(const Config& c) {

@@ -21,6 +21,8 @@ namespace quire {
 /// Returns the most bytes of the file of kept prompts: disk.prompt_bytes, but at most an eighth of
 /// disk.max_bytes, and 0 where that is less than 64 MiB.
 std::int64_t prompt_file_bytes(const Config& config);
+/// Returns whether a store is in this folder.
+bool holds_store(const std::string& folder);
 /// Errors: those of load_remote_keys().
 Result<StoreOptions> store_options(const Config& config);
 /// Checks that the strategies and methods that policy.* names are in this build. Errors:

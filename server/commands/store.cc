@@ -9,6 +9,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/environment_option.h"
 #include "server/commands/model_files/model_path.h"
+#include "server/commands/service_options.h"
 
 namespace quire {
 namespace {
@@ -27,10 +28,8 @@ std::string human(std::uint64_t bytes) {
 }
 
 Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
-  std::error_code ec;
   // Only the service creates a store. Here a missing one means that the path is mistyped.
-  const std::filesystem::path folder(path);
-  if (!std::filesystem::exists(folder / "STORE", ec) && !std::filesystem::exists(folder / "db", ec))
+  if (!holds_store(path))
     return Status::not_found("there is no store at '" + path + "'; name its folder with --path");
   StoreOptions options;
   options.path = path;

@@ -461,6 +461,7 @@ TEST(Cli, ModelCalibrate) {
   file.close();
   auto r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents",
                         (folder.path() / "long.jsonl").string()});
+  EXPECT_NE(r.out.find("there is none in " + store), std::string::npos) << r.out;
   EXPECT_NE(r.out.find("scores"), std::string::npos) << r.out << r.err;
   EXPECT_NE(r.out.find("layers"), std::string::npos) << r.out << r.err;
   // The model decides whether these documents have such layers. A refusal gives its reason and
@@ -470,6 +471,7 @@ TEST(Cli, ModelCalibrate) {
   r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents",
                    (folder.path() / "bad.jsonl").string()});
   EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.out.find("there is none in"), std::string::npos) << r.out;
   EXPECT_NE(r.err.find("bad.jsonl, line 1"), std::string::npos) << r.err;
 }
 

@@ -108,6 +108,10 @@ TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
   r = measure(folder, {"--certify", "--store", "/nonexistent/folder/store"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("/nonexistent"), std::string::npos) << r.err;
+  // Without certificates the store is only read, so a missing one is mistyped.
+  r = measure(folder, {"--store", (folder.path() / "mistyped").string()});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("--store: there is no store"), std::string::npos) << r.err;
   // No two documents see the same text, so nothing could be said of others.
   r = measure(folder, {"--certify", "--store", (folder.path() / "store").string(),
                        "--related-tokens", "64"});
