@@ -85,27 +85,35 @@ Status PostgresPool::failed(Status status) {
 }
 
 Result<std::unique_ptr<PostgresConnection>> PostgresPool::connect(Clock::time_point deadline) {
+  bool again = false;
   {
     const std::lock_guard lock(mu_);
     if (Clock::now() < down_until_) return last_failure_;
+    // The server was there: this connection alone may be lost while it is made, as those are that
+    // an administrator ends, or all of a server that changes its role.
+    again = pause_ == kFirstPause;
   }
-  auto connection = PostgresConnection::open(options_.url, deadline, stop_, &first_host_);
-  Status status = connection.status();
-  if (status.ok()) status = migrate(**connection, deadline);
-  if (status.ok()) status = (*connection)->prepare(statements_, deadline);
-  // It connects and answers nothing: the next attempt begins with another server.
-  if (connection.ok() && !status.ok()) ++first_host_;
-  const std::lock_guard lock(mu_);
-  if (status.ok()) {
-    if (pause_ > kFirstPause) reconnected_ = true;
-    pause_ = kFirstPause;
-    down_until_ = {};
-    return connection;
+  while (true) {
+    auto connection = PostgresConnection::open(options_.url, deadline, stop_, &first_host_);
+    Status status = connection.status();
+    if (status.ok()) status = migrate(**connection, deadline);
+    if (status.ok()) status = (*connection)->prepare(statements_, deadline);
+    // It connects and answers nothing: the next attempt begins with another server.
+    if (connection.ok() && !status.ok()) ++first_host_;
+    const std::lock_guard lock(mu_);
+    if (status.ok()) {
+      if (pause_ > kFirstPause) reconnected_ = true;
+      pause_ = kFirstPause;
+      down_until_ = {};
+      return connection;
+    }
+    if (std::exchange(again, false) && catalog_is_away(status) && !stop_ && Clock::now() < deadline)
+      continue;
+    last_failure_ = status;
+    down_until_ = Clock::now() + pause_;
+    pause_ = std::min(2 * pause_, kLongestPause);
+    return status;
   }
-  last_failure_ = status;
-  down_until_ = Clock::now() + pause_;
-  pause_ = std::min(2 * pause_, kLongestPause);
-  return status;
 }
 
 Result<PostgresPool::Lease> PostgresPool::take(Clock::time_point deadline, bool fresh) {

@@ -35,7 +35,8 @@ inline PostgresStatement plain(std::string_view sql, std::vector<PostgresValue> 
 std::string random_name();
 
 /// After a failed attempt to connect it fails at once for a while, twice as long after each, so
-/// that nobody waits for a server that is away. Threads: all methods concurrently.
+/// that nobody waits for a server that is away. Where the last one succeeded, it tries once more
+/// before that. Threads: all methods concurrently.
 class PostgresPool {
  public:
   /// Every connection prepares these statements.

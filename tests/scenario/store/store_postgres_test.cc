@@ -352,6 +352,27 @@ TEST_F(StorePostgres, AConnectionThatWasLostWhileItWasIdleIsMadeAgainUnnoticed) 
   ASSERT_OK(a.post("last"));
 }
 
+TEST_F(StorePostgres, AConnectionThatIsLostWhileItIsMadeIsMadeOnceMoreUnnoticed) {
+  test::CuttingProxy proxy(server->port());
+  Replica a(server->url_at(proxy.port()));
+  ASSERT_OK(a.post("first"));
+  // The connection that listens is made, and nothing else connects meanwhile. Without one the
+  // statement fails, as it divides by zero.
+  ASSERT_TRUE(soon([&] {
+    return server
+        ->run(
+            "SELECT 1 / count(*) FROM pg_stat_activity WHERE application_name = 'quire' AND "
+            "query LIKE 'LISTEN%' AND state = 'idle'")
+        .ok();
+  }));
+  proxy.lose_message("client_min_messages");  // every new connection sends it
+  ASSERT_OK(
+      server->run("SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE "
+                  "application_name = 'quire' AND pid <> pg_backend_pid()"));
+  ASSERT_OK(a.post("last"));
+  EXPECT_TRUE(soon([&] { return proxy.has_cut(); }));
+}
+
 TEST_F(StorePostgres, ALocalStoreThatIsLostIsBuiltFromTheCatalog) {
   Replica a(server->url());
   for (std::uint64_t i = 0; i < 60; ++i) ASSERT_OK(a.post("d" + std::to_string(i), i));
