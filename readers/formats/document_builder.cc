@@ -39,6 +39,19 @@ void DocumentBuilder::line(std::string_view text) {
   document_.text += text;
 }
 
+bool DocumentBuilder::row(std::span<const std::string> cells, bool first) {
+  while (!cells.empty() && cells.back().empty()) cells = cells.first(cells.size() - 1);
+  if (cells.empty()) return false;
+  std::string text;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (i > 0) text += text.empty() ? "|" : " |";
+    if (!cells[i].empty()) text += (text.empty() ? "" : " ") + cells[i];
+  }
+  if (text.front() == '#') text.insert(0, 1, '\\');  // in Markdown it would be a heading
+  first ? paragraph(text) : line(text);
+  return true;
+}
+
 void DocumentBuilder::heading(int level, std::string_view text) {
   const std::string title = squeezed(text);
   if (title.empty()) return;

@@ -1,6 +1,7 @@
 /// Collects the text of one document: paragraphs, headings and pages.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,9 @@ class DocumentBuilder {
   void paragraph(std::string_view text);
   /// Adds a line that follows the one before without an empty line between, as in lists and tables.
   void line(std::string_view text);
+  /// Adds a row of a table as a line; empty cells at its end are left out. The first row of a table
+  /// is a paragraph of its own. Returns whether the row has text.
+  bool row(std::span<const std::string> cells, bool first);
   /// Adds a heading of level 1 to 9 as a line that begins with as many '#', at most 6.
   void heading(int level, std::string_view text);
   /// Begins a page, from 1. What follows is on it.

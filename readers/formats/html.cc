@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <climits>
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
@@ -40,14 +43,14 @@ bool has_attribute(const xmlNode* node, const char* name) {
 
 /// Never text for readers.
 bool is_machinery(std::string_view name) {
-  return one_of(name, {"script", "style", "noscript", "template", "head", "iframe", "object",
-                       "embed", "svg", "canvas", "audio", "video", "math", "map"});
+  return one_of(
+      name, {"script", "style", "noscript", "template", "head", "iframe", "object", "embed", "svg",
+             "canvas", "audio", "video", "annotation", "annotation-xml", "map"});
 }
 
 /// Text around the text: menus, forms, what is hidden.
 bool is_surrounding(const xmlNode* node, std::string_view name, bool in_article) {
-  if (one_of(name, {"nav", "form", "button", "select", "textarea", "input", "dialog", "menu"}))
-    return true;
+  if (one_of(name, {"nav", "button", "select", "textarea", "input", "dialog", "menu"})) return true;
   if (name == "footer" && !in_article) return true;
   if (!node->properties) return false;
   if (has_attribute(node, "hidden") || attribute(node, "aria-hidden") == "true") return true;
@@ -64,7 +67,84 @@ bool is_block(std::string_view name) {
        "caption", "hr",   "fieldset",   "details", "summary",    "center",  "nav",    "form"});
 }
 
-/// Walks the tree without recursion: hostile pages nest without end.
+bool is_heading(std::string_view name) {
+  return name.size() == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6';
+}
+
+/// Returns what follows `node` in the order of the text, below `root` only. Null: nothing does.
+/// Nothing here recurses, because hostile pages nest without end.
+const xmlNode* next_within(const xmlNode* node, const xmlNode* root, bool skip_children = false) {
+  if (!skip_children && node->children && node->type == XML_ELEMENT_NODE) return node->children;
+  while (node && node != root && !node->next) node = node->parent;
+  return !node || node == root ? nullptr : node->next;
+}
+
+/// Whether a form holds a page, as those of ASP.NET do, or only what is filled in.
+bool is_page(const xmlNode* form) {
+  constexpr std::size_t kMostOfAForm = 500;  // bytes of text
+  std::size_t text = 0;
+  for (const xmlNode* node = next_within(form, form); node;) {
+    const bool other = node->type == XML_ELEMENT_NODE &&
+                       (is_machinery(name_of(node)) || is_surrounding(node, name_of(node), false));
+    if (node->type == XML_TEXT_NODE && node->content) {
+      text += squeezed(reinterpret_cast<const char*>(node->content)).size();
+      if (text > kMostOfAForm) return true;
+    }
+    node = next_within(node, form, other);
+  }
+  return false;
+}
+
+/// Whether a row of a table is one line of text: several cells with little in each. Other tables
+/// are there for the layout.
+bool is_data(const xmlNode* row) {
+  constexpr std::size_t kMostOfARow = 2000;  // bytes of text
+  std::size_t cells = 0, text = 0;
+  for (const xmlNode* node = next_within(row, row); node; node = next_within(node, row)) {
+    if (node->type == XML_TEXT_NODE && node->content)
+      text += squeezed(reinterpret_cast<const char*>(node->content)).size();
+    if (text > kMostOfARow) return false;
+    if (node->type != XML_ELEMENT_NODE) continue;
+    const auto name = name_of(node);
+    if (is_heading(name) || one_of(name, {"table", "tr", "pre"})) return false;
+    if (node->parent == row && one_of(name, {"td", "th"})) ++cells;
+  }
+  return cells > 1;
+}
+
+/// Returns a formula as it was typed; empty: the page does not say.
+std::string typed_formula(const xmlNode* math) {
+  std::string text = attribute(math, "alttext");
+  for (const xmlNode* node = math->children; node && text.empty(); node = node->next) {
+    if (node->type != XML_ELEMENT_NODE || name_of(node) != "semantics") continue;
+    for (const xmlNode* note = node->children; note && text.empty(); note = note->next) {
+      if (note->type != XML_ELEMENT_NODE || name_of(note) != "annotation" || !note->children ||
+          attribute(note, "encoding").find("tex") == std::string::npos)
+        continue;
+      if (note->children->content) text = reinterpret_cast<const char*>(note->children->content);
+    }
+  }
+  text = squeezed(text);
+  constexpr std::string_view kDisplay = "{\\displaystyle ";
+  if (text.starts_with(kDisplay) && text.ends_with('}'))
+    text = text.substr(kDisplay.size(), text.size() - kDisplay.size() - 1);
+  return text;
+}
+
+/// Returns a heading without the sign of the link to itself that many generators add.
+std::string without_anchor(std::string title) {
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view sign : {" #", "\xc2\xb6", "\xe2\x80\x8b", "\xef\x83\x81", " "}) {
+      if (!title.ends_with(sign)) continue;
+      title.resize(title.size() - sign.size());
+      again = true;
+    }
+  }
+  return title;
+}
+
+/// Walks the tree without recursion.
 class Walker {
  public:
   explicit Walker(bool keep_surroundings) : keep_surroundings_(keep_surroundings) {}
@@ -106,24 +186,37 @@ class Walker {
     if (node->type != XML_ELEMENT_NODE) return false;
     const auto name = name_of(node);
     if (is_machinery(name)) return false;
-    if (!keep_surroundings_ && is_surrounding(node, name, articles_ > 0)) {
+    if (skipped(node, name)) {
       flush();
       return false;
     }
     if (name == "article" || name == "main") ++articles_;
+    if (name == "form") ++forms_;
     if (name == "br") {
-      text_ += '\n';
+      text_ += line_ ? ' ' : '\n';
     } else if (name == "pre") {
       flush();
       ++pre_;
+    } else if (name == "ol" || name == "ul") {
+      flush();
+      numbers_.push_back(name == "ol" ? number(attribute(node, "start"), 1) : -1);
     } else if (name == "li") {
       flush();
-      item_ = true;
+      if (line_ && follows_an_item(node)) text_ = squeezed(text_) + "; ";
+      item_ = bullet(node);
     } else if (name == "td" || name == "th") {
-      if (!text_.empty()) text_ += " | ";
+      if (line_ && node->parent == line_)
+        cells_.push_back(squeezed(std::exchange(text_, {})));
+      else
+        flush();
     } else if (name == "tr") {
       flush();
       row_ = true;
+      if (is_data(node)) line_ = node;
+    } else if (name == "math") {
+      const std::string formula = typed_formula(node);
+      add(formula);
+      return formula.empty();
     } else if (is_heading(name) || is_block(name)) {
       flush();
     }
@@ -136,10 +229,13 @@ class Walker {
     // What was not visited has nothing to end.
     if (entered_ == node && (is_machinery(name) || skipped(node, name))) return;
     if ((name == "article" || name == "main") && articles_ > 0) --articles_;
+    if (name == "form") --forms_;
+    if (node == line_) return end_line();
     if (is_heading(name)) {
-      const std::string title = squeezed(text_);
+      const std::string title = without_anchor(squeezed(text_));
       text_.clear();
-      item_ = row_ = false;
+      item_.clear();
+      row_ = false;
       if (title.empty()) return;
       if (name == "h1" && first_heading_.empty()) first_heading_ = title;
       builder_.heading(name[1] - '0', title);
@@ -150,14 +246,46 @@ class Walker {
     } else if (name == "li" || is_block(name)) {
       flush();
     }
+    if (name == "ol" || name == "ul") numbers_.pop_back();
+  }
+
+  /// Ends a row that is a line of text.
+  void end_line() {
+    line_ = nullptr;
+    item_.clear();
+    row_ = false;
+    cells_.push_back(squeezed(std::exchange(text_, {})));
+    // What is before the first cell belongs to none.
+    if (cells_.front().empty()) cells_.erase(cells_.begin());
+    if (builder_.row(cells_, last_ != Line::kRow)) last_ = Line::kRow;
+    cells_.clear();
+  }
+
+  static bool follows_an_item(const xmlNode* item) {
+    const xmlNode* node = item->prev;
+    while (node && node->type != XML_ELEMENT_NODE) node = node->prev;
+    return node && name_of(node) == "li";
   }
 
   bool skipped(const xmlNode* node, std::string_view name) const {
-    return !keep_surroundings_ && is_surrounding(node, name, articles_ > 0);
+    if (keep_surroundings_) return false;
+    if (name == "form" && forms_ == 0 && !is_page(node)) return true;
+    return is_surrounding(node, name, articles_ > 0);
   }
 
-  static bool is_heading(std::string_view name) {
-    return name.size() == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6';
+  static int number(const std::string& text, int otherwise) {
+    constexpr int kMost = 1'000'000;
+    int out = otherwise;
+    (void)std::from_chars(text.data(), text.data() + text.size(), out);
+    return std::clamp(out, 0, kMost);
+  }
+
+  /// Returns what an item of a list begins with.
+  std::string bullet(const xmlNode* item) {
+    if (numbers_.empty() || numbers_.back() < 0) return "- ";
+    const int n = number(attribute(item, "value"), numbers_.back());
+    numbers_.back() = n + 1;
+    return std::to_string(n) + ". ";
   }
 
   void add(std::string_view text) {
@@ -166,18 +294,26 @@ class Walker {
       return;
     }
     // A line break in the source is a space; one from <br> is kept.
-    for (const char c : text) {
-      const bool space = c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
-      if (!space)
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const char c = text[i];
+      const bool unbroken = text.substr(i, 2) == "\xc2\xa0";
+      if (unbroken) ++i;
+      if (!unbroken && c != ' ' && c != '\t' && c != '\n' && c != '\r' && c != '\f')
         text_ += c;
       else if (!text_.empty() && text_.back() != ' ' && text_.back() != '\n')
         text_ += ' ';
     }
   }
 
+  /// Ends a paragraph; within a line of a table only a word.
   void flush() {
+    if (line_) {
+      if (!text_.empty() && text_.back() != ' ') text_ += ' ';
+      return;
+    }
     std::string text = std::exchange(text_, {});
-    const bool item = std::exchange(item_, false), row = std::exchange(row_, false);
+    const std::string item = std::exchange(item_, {});
+    const bool row = std::exchange(row_, false);
     const auto begin = text.find_first_not_of(pre_ > 0 ? "\n\r" : " \n\r\t");
     if (begin == std::string::npos) {
       item_ = item;  // <li><p>text</p></li>
@@ -197,35 +333,31 @@ class Walker {
       if (text[i] == '#' && (i == 0 || text[i - 1] == '\n')) escaped += '\\';
       escaped += text[i];
     }
-    if (item) escaped.insert(0, "- ");
-    if ((item && last_ == Line::kItem) || (row && last_ == Line::kRow))
+    escaped.insert(0, item);
+    const Line line = !item.empty() ? Line::kItem : row ? Line::kRow : Line::kNone;
+    if (line != Line::kNone && line == last_)
       builder_.line(escaped);
     else
       builder_.paragraph(escaped);
-    last_ = item ? Line::kItem : row ? Line::kRow : Line::kNone;
+    last_ = line;
   }
 
   const bool keep_surroundings_;
   DocumentBuilder builder_;
   std::string text_, first_heading_;
   const xmlNode* entered_ = nullptr;
-  int pre_ = 0, articles_ = 0;
-  bool item_ = false, row_ = false;
+  const xmlNode* line_ = nullptr;   // the row that becomes one line of text
+  std::vector<std::string> cells_;  // of that row
+  int pre_ = 0, articles_ = 0, forms_ = 0;
+  std::vector<int> numbers_;  // of the next item in each list that is open; below 0: it has none
+  std::string item_;          // what the next paragraph begins with, as it is an item
+  bool row_ = false;
   Line last_ = Line::kNone;  // what the last paragraph was
 };
 
 const xmlNode* find(const xmlNode* root, std::string_view name) {
-  const xmlNode* node = root;
-  while (node) {
+  for (const xmlNode* node = root; node; node = next_within(node, root))
     if (node->type == XML_ELEMENT_NODE && name_of(node) == name) return node;
-    if (node->children && node->type == XML_ELEMENT_NODE) {
-      node = node->children;
-      continue;
-    }
-    while (node && node != root && !node->next) node = node->parent;
-    if (!node || node == root) return nullptr;
-    node = node->next;
-  }
   return nullptr;
 }
 
