@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
@@ -74,9 +76,27 @@ class DocxReader {
     }
   }
 
-  ReadDocument finish() { return builder_.finish(); }
+  /// Its title is the first heading of the first level.
+  ReadDocument finish() {
+    ReadDocument out = builder_.finish();
+    out.title = first_heading_;
+    return out;
+  }
 
  private:
+  /// Calls `take` for each child of this name, also for those in content controls and tracked
+  /// changes.
+  template <class Take>
+  static void each(const pugi::xml_node& node, std::string_view wanted, const Take& take) {
+    for (const auto& child : node.children()) {
+      const auto name = local_name(child);
+      if (name == wanted)
+        take(child);
+      else if (name == "sdt" || name == "sdtContent" || name == "customXml" || name == "ins")
+        each(child, wanted, take);
+    }
+  }
+
   void paragraph(const pugi::xml_node& node) {
     std::string text;
     runs(node, text);
@@ -89,6 +109,7 @@ class DocxReader {
     const std::string trimmed = text.substr(std::min(text.find_first_not_of(" \t\n"), text.size()));
     if (trimmed.empty()) return;
     const bool item = static_cast<bool>(local_child(properties, "numPr"));
+    if (level == 1 && first_heading_.empty()) first_heading_ = trimmed;
     if (level >= 1 && level <= 9)
       builder_.heading(level, trimmed);
     else if (item && last_item_)
@@ -98,7 +119,8 @@ class DocxReader {
     last_item_ = item;
   }
 
-  /// Text of a paragraph: runs, links and insertions; deletions hold no <t>.
+  /// Text of a paragraph: runs, links, insertions and the paragraphs of text boxes. What was moved
+  /// away still holds its text.
   void runs(const pugi::xml_node& node, std::string& out) {
     for (const auto& child : node.children()) {
       const auto name = local_name(child);
@@ -116,10 +138,14 @@ class DocxReader {
       } else if (is_rendered_break(child)) {
         // Word also writes one where the author has ended the page.
         if (!std::exchange(broken_, false)) next_page();
+      } else if (name == "p") {
+        if (!out.empty() && out.back() != '\n') out += '\n';
+        runs(child, out);
+        out += '\n';
       } else if (name == "noBreakHyphen") {
         out += "\xe2\x80\x91";
       } else if (name != "pPr" && name != "rPr" && name != "Fallback" && name != "del" &&
-                 name != "instrText") {
+                 name != "moveFrom" && name != "instrText") {
         if (name == "drawing" || name == "pict" || name == "object") broken_ = false;
         runs(child, out);
       }
@@ -129,24 +155,24 @@ class DocxReader {
   void next_page() { builder_.page(++page_); }
 
   void table(const pugi::xml_node& node) {
+    constexpr int kMostSpanned = 64;
     bool first = true;
-    for (const auto& row : node.children()) {
-      if (local_name(row) != "tr") continue;
-      std::string line;
-      for (const auto& cell : row.children()) {
-        if (local_name(cell) != "tc") continue;
+    each(node, "tr", [&](const pugi::xml_node& row) {
+      std::vector<std::string> cells;
+      const auto skip = [&](const pugi::xml_node& columns, int fewer) {
+        const int n = std::clamp(number(local_attribute(columns, "val"), 0) - fewer, 0,
+                                 kMostSpanned);
+        cells.resize(cells.size() + to_size(n));
+      };
+      skip(local_child(local_child(row, "trPr"), "gridBefore"), 0);
+      each(row, "tc", [&](const pugi::xml_node& cell) {
         std::string text;
         cell_text(cell, text);
-        if (!line.empty()) line += " | ";
-        line += squeezed(text);
-      }
-      if (line.find_first_not_of(" |") == std::string::npos) continue;
-      if (first)
-        builder_.paragraph(line);
-      else
-        builder_.line(line);
-      first = false;
-    }
+        cells.push_back(squeezed(text));
+        skip(local_child(local_child(cell, "tcPr"), "gridSpan"), 1);
+      });
+      if (builder_.row(cells, first)) first = false;
+    });
     last_item_ = false;
   }
 
@@ -164,6 +190,7 @@ class DocxReader {
 
   const std::map<std::string, int, std::less<>> headings_;
   DocumentBuilder builder_;
+  std::string first_heading_;
   std::uint32_t page_ = 1;
   bool broken_ = false;  // the author has ended a page, and nothing has followed yet
   bool last_item_ = false;
@@ -186,7 +213,7 @@ Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const Reader
     if (parse_entry(entries, entry, notes).ok()) reader.body(notes.document_element());
   ReadDocument out = reader.finish();
   if (parse_entry(entries, "docProps/core.xml", core).ok()) {
-    out.title = text_of_first(core, "title");
+    if (auto title = text_of_first(core, "title"); !title.empty()) out.title = std::move(title);
     out.metadata.emplace_back("author", text_of_first(core, "creator"));
   }
   return std::vector<ReadDocument>{std::move(out)};

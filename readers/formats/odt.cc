@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <charconv>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
@@ -41,7 +44,12 @@ class OdtReader {
       }
     }
   }
-  ReadDocument finish() { return builder_.finish(); }
+  /// Its title is the first heading of the first level.
+  ReadDocument finish() {
+    ReadDocument out = builder_.finish();
+    out.title = first_heading_;
+    return out;
+  }
 
  private:
   void paragraph(const pugi::xml_node& node, bool heading, bool in_list) {
@@ -49,8 +57,10 @@ class OdtReader {
     inline_text(node, text);
     text.erase(0, std::min(text.find_first_not_of(" \t\n"), text.size()));
     if (text.empty()) return;
+    const int level = std::clamp(number(local_attribute(node, "outline-level"), 1), 1, 9);
+    if (heading && level == 1 && first_heading_.empty()) first_heading_ = text;
     if (heading)
-      builder_.heading(std::clamp(number(local_attribute(node, "outline-level"), 1), 1, 9), text);
+      builder_.heading(level, text);
     else if (in_list && last_item_)
       builder_.line("- " + text);
     else
@@ -78,10 +88,14 @@ class OdtReader {
         out += '\n';
       } else if (name == "soft-page-break") {
         builder_.page(++page_);
-      } else if (name == "note-body") {
-        out += " (";
+      } else if (name == "p" || name == "h") {  // of a text box, a note or a cell
+        if (!out.empty() && out.back() != '\n') out += '\n';
         inline_text(child, out);
-        out += ')';
+        out += '\n';
+      } else if (name == "note-body") {
+        std::string note;
+        inline_text(child, note);
+        out += " (" + squeezed(note) + ")";
       } else if (name != "annotation" && name != "note-citation" && name != "tracked-changes") {
         inline_text(child, out);
       }
@@ -94,23 +108,18 @@ class OdtReader {
       if (name == "table-header-rows" || name == "table-rows" || name == "table-row-group")
         rows(row, first);
       if (name != "table-row") continue;
-      std::string line;
+      std::vector<std::string> cells;
       for (const auto& cell : row.children()) {
-        if (local_name(cell) != "table-cell") continue;
+        const auto kind = local_name(cell);
+        // What a wide or high cell covers has its place, too.
+        if (kind != "table-cell" && kind != "covered-table-cell") continue;
         std::string text;
-        for (const auto& p : cell.children()) {
-          inline_text(p, text);
-          text += ' ';
-        }
-        if (!line.empty()) line += " | ";
-        line += squeezed(text);
+        inline_text(cell, text);
+        const int times = std::clamp(number(local_attribute(cell, "number-columns-repeated"), 1), 1,
+                                     kMostRepeated);
+        cells.insert(cells.end(), to_size(times), squeezed(text));
       }
-      if (line.find_first_not_of(" |") == std::string::npos) continue;
-      if (first)
-        builder_.paragraph(line);
-      else
-        builder_.line(line);
-      first = false;
+      if (builder_.row(cells, first)) first = false;
     }
   }
 
@@ -120,7 +129,10 @@ class OdtReader {
     last_item_ = false;
   }
 
+  static constexpr int kMostRepeated = 64;
+
   DocumentBuilder builder_;
+  std::string first_heading_;
   std::uint32_t page_ = 1;
   bool last_item_ = false;
 };
@@ -144,7 +156,7 @@ Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderR
   reader.body(text, false);
   ReadDocument out = reader.finish();
   if (parse_entry(entries, "meta.xml", meta).ok()) {
-    out.title = text_of_first(meta, "title");
+    if (auto title = text_of_first(meta, "title"); !title.empty()) out.title = std::move(title);
     out.metadata.emplace_back("author", text_of_first(meta, "creator"));
   }
   return std::vector<ReadDocument>{std::move(out)};
