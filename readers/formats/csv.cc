@@ -71,14 +71,39 @@ bool is_number(const std::string& field) {
   });
 }
 
-/// Names of columns: none empty, none a number, no two the same.
+/// Returns the year that a column is called by; 0: it is none.
+int year_of(const std::string& field) {
+  if (field.size() != 4 || (field[0] != '1' && field[0] != '2') ||
+      !std::all_of(field.begin(), field.end(),
+                   [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }))
+    return 0;
+  return std::stoi(field);
+}
+
+/// Whether numbers are names of columns all the same: years in equal steps.
+bool are_years(const Row& numbers) {
+  if (numbers.size() < 2) return false;
+  const int step = year_of(numbers[1]) - year_of(numbers[0]);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    if (year_of(numbers[i]) == 0 ||
+        (i > 0 && year_of(numbers[i]) - year_of(numbers[i - 1]) != step))
+      return false;
+  return step != 0;
+}
+
+/// Names of columns: none empty but for the first, which numbers the rows, none a number but for
+/// years, no two the same.
 bool is_header(const Row& row) {
   if (row.size() < 2) return false;
-  Row sorted = row;
+  Row sorted = row, numbers;
   std::sort(sorted.begin(), sorted.end());
-  return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() &&
-         std::none_of(row.begin(), row.end(),
-                      [](const std::string& f) { return f.empty() || is_number(f); });
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
+  if (is_number(row[0])) return false;
+  for (std::size_t i = 1; i < row.size(); ++i) {
+    if (row[i].empty()) return false;
+    if (is_number(row[i])) numbers.push_back(row[i]);
+  }
+  return numbers.empty() || are_years(numbers);
 }
 
 }  // namespace
@@ -88,12 +113,16 @@ bool is_header(const Row& row) {
 Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(DecodedText decoded, decode_text(bytes, request.encoding));
   const std::string_view text = decoded.text;
-  const char separator = find_separator(text);
   std::size_t at = 0, rows = 0;
+  // Excel may name the separator in a line of its own.
+  const bool told = text.starts_with("sep=") && text.size() > 5 && text[5] == '\n';
+  const char separator = told ? text[4] : find_separator(text);
+  const std::size_t begin = told ? 6 : 0;
+  at = begin;
   Row header = next_row(text, at, separator);
   if (!is_header(header)) {
     header.clear();
-    at = 0;
+    at = begin;
   }
   ReadDocument document;
   while (at < text.size()) {
@@ -102,7 +131,7 @@ Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderR
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (row[i].empty()) continue;
       if (!line.empty()) line += "; ";
-      if (i < header.size()) line += header[i] + ": ";
+      if (i < header.size() && !header[i].empty()) line += header[i] + ": ";
       line += row[i];
     }
     if (line.empty()) continue;
