@@ -48,6 +48,22 @@ std::string detected(std::string_view bytes) {
   return uchardet_get_charset(detector.get());
 }
 
+/// Whether a few bytes are wrong in what is UTF-8 otherwise. Text in another encoding has hardly a
+/// character that is valid UTF-8 by chance.
+bool nearly_utf8(std::string_view bytes) {
+  std::size_t wrong = 0, characters = 0;
+  while (true) {
+    const std::size_t good = tokenizer_internal::valid_utf8_prefix(bytes);
+    characters += to_size(
+        std::count_if(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(good),
+                      [](char c) { return static_cast<unsigned char>(c) >= 0xC2; }));
+    if (good == bytes.size()) break;
+    ++wrong;
+    bytes.remove_prefix(good + 1);
+  }
+  return characters >= 4 * wrong;
+}
+
 /// Returns UTF-8; characters that the encoding does not have become U+FFFD.
 Result<std::string> converted(std::string_view bytes, const std::string& encoding) {
   UErrorCode error = U_ZERO_ERROR;
@@ -122,7 +138,8 @@ Result<DecodedText> decode_text(std::string_view bytes, const std::string& told,
     out.encoding = declared;
     UErrorCode error = U_ZERO_ERROR;
     if (!declared.empty()) ucnv_close(ucnv_open(declared.c_str(), &error));
-    if (declared.empty() || U_FAILURE(error)) out.encoding = detected(bytes);
+    if (declared.empty() || U_FAILURE(error))
+      out.encoding = nearly_utf8(bytes) ? "UTF-8" : detected(bytes);
     // Few bytes beyond ASCII say little; Windows-1252 is what most of such files are.
     if (out.encoding.empty()) out.encoding = "windows-1252";
     out.warnings.push_back("read as " + out.encoding + "; --encoding names another");
