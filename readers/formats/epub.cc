@@ -36,6 +36,9 @@ std::string resolve(const std::string& base, std::string_view href) {
       path += href[i];
     }
   }
+  while (path.starts_with("./")) path.erase(0, 2);
+  for (auto here = path.find("/./"); here != std::string::npos; here = path.find("/./"))
+    path.erase(here, 2);
   for (auto up = path.find("/../"); up != std::string::npos && up > 0; up = path.find("/../")) {
     const auto before = path.rfind('/', up - 1);
     const auto begin = before == std::string::npos ? 0 : before + 1;
@@ -79,8 +82,10 @@ Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const Reader
       continue;
     }
     const auto chapter = document_of_html(decoded->text);
-    if (!chapter.ok()) continue;  // a page with a picture only
-    builder.append(*chapter);
+    if (chapter.ok())
+      builder.append(*chapter);
+    else if (!squeezed(decoded->text).empty())
+      warnings.push_back(file->second + " " + chapter.status().message());
   }
   ReadDocument out = builder.finish();
   out.warnings = std::move(warnings);

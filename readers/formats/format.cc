@@ -29,7 +29,8 @@ struct Ending {
 constexpr Ending kEndings[] = {
     {".htm", &kHtml},          {".html", &kHtml},      {".xhtml", &kHtml}, {".md", &kMarkdown},
     {".markdown", &kMarkdown}, {".mdown", &kMarkdown}, {".csv", &kCsv},    {".tsv", &kCsv},
-    {".mbox", &kMbox},         {".mbx", &kMbox},       {".eml", &kEml}};
+    {".mbox", &kMbox},         {".mbx", &kMbox},       {".eml", &kEml},    {".mht", &kEml},
+    {".mhtml", &kEml}};
 
 /// Beginnings of files that hold no text which is read here.
 struct Magic {

@@ -106,15 +106,26 @@ class MessageReader {
       for (int i = 0; i < count; ++i) part(g_mime_multipart_get_part(multipart, i), depth + 1);
       return;
     }
-    // One text in several forms: the plain one where there is one, else the last, which is the
-    // best.
-    GMimeObject* chosen = count > 0 ? g_mime_multipart_get_part(multipart, count - 1) : nullptr;
+    // One text in several forms: the plain one where it says something, else the last that is a
+    // page, which is the best, else the last.
+    GMimeObject* chosen = nullptr;
+    int best = -1;
     for (int i = 0; i < count; ++i) {
       GMimeObject* one = g_mime_multipart_get_part(multipart, i);
-      if (g_mime_content_type_is_type(g_mime_object_get_content_type(one), "text", "plain"))
-        chosen = one;
+      const int worth = worth_of(one);
+      if (worth < best) continue;
+      best = worth;
+      chosen = one;
     }
     part(chosen, depth + 1);
+  }
+
+  static int worth_of(GMimeObject* one) {
+    GMimeContentType* type = g_mime_object_get_content_type(one);
+    if (g_mime_content_type_is_type(type, "text", "plain") && GMIME_IS_PART(one))
+      return content_of(GMIME_PART(one)).find_first_not_of(" \t\r\n") == std::string::npos ? 0 : 3;
+    if (g_mime_content_type_is_type(type, "text", "html") || GMIME_IS_MULTIPART(one)) return 2;
+    return 1;
   }
 
   void leaf(GMimePart* part) {
@@ -126,6 +137,10 @@ class MessageReader {
         left_out_.push_back(name ? name : "without a name");
       return;
     }
+    // What a saved page looks like and does is no text.
+    if (g_mime_content_type_is_type(type, "text", "css") ||
+        g_mime_content_type_is_type(type, "text", "javascript"))
+      return;
     const char* charset = g_mime_content_type_get_parameter(type, "charset");
     const std::string bytes = content_of(part);
     if (bytes.empty()) return;
@@ -135,7 +150,11 @@ class MessageReader {
       return;
     }
     if (html) {
-      if (const auto page = document_of_html(decoded->text); page.ok()) builder_.append(*page);
+      const auto page = document_of_html(decoded->text);
+      if (page.ok())
+        builder_.append(*page);
+      else
+        warnings_.push_back("a part " + page.status().message());
     } else {
       builder_.paragraph(decoded->text);
     }
