@@ -70,6 +70,17 @@ TEST(TextReader, ReadsAnyEncodingAndDropsItsMark) {
   EXPECT_EQ(read("x", "a.txt", "no-such-encoding").code(), Code::kInvalidArgument);
 }
 
+TEST(TextReader, AWrongByteDoesNotMakeUtf8AnotherEncoding) {
+  const auto d = one(
+      "Größe, Maß, Öl, Übung, ähnlich: 5 \xb0"
+      "C",
+      "a.txt");
+  EXPECT_THAT(d.text, HasSubstr("Größe, Maß, Öl, Übung, ähnlich: 5 \xef\xbf\xbd"
+                                "C"));
+  ASSERT_FALSE(d.warnings.empty());
+  EXPECT_THAT(d.warnings.back(), HasSubstr("1 characters are not valid UTF-8"));
+}
+
 TEST(TextReader, RefusesWhatIsNoText) {
   EXPECT_EQ(read("", "a.txt").code(), Code::kNotFound);
   EXPECT_EQ(read(" \n\t", "a.txt").code(), Code::kNotFound);
@@ -99,6 +110,45 @@ TEST(HtmlReader, LeavesOutWhatIsNotTextAndKeepsHeadings) {
             "\n\n\\# not a heading\n");
   EXPECT_EQ(heading_at(d, "First"), "Top");
   EXPECT_EQ(heading_at(d, "- two"), "Top > Sub");
+}
+
+TEST(HtmlReader, APageThatIsAFormIsRead) {
+  std::string page =
+      "<body><a href=#top>Skip</a><form id=aspnetForm><h1>Leave</h1><p>Twenty days.</p>"
+      "<select><option>Bern<option>Basel</select><input value=x><button>Send</button>";
+  for (int i = 0; i < 40; ++i) page += "<p>Rule " + std::to_string(i) + " of the handbook.</p>";
+  const auto d = one("<html>" + page + "</form><p>end</p></body></html>", "page.aspx.html");
+  EXPECT_THAT(d.text, HasSubstr("# Leave\n\nTwenty days.\n\nRule 0 of"));
+  EXPECT_THAT(d.text, AllOf(HasSubstr("Rule 39"), HasSubstr("end"), Not(HasSubstr("Basel")),
+                            Not(HasSubstr("Send"))));
+}
+
+TEST(HtmlReader, RowsOfATableKeepTheirCells) {
+  const auto d = one(
+      "<html><body><table><tr><td></td><th>2019</th><th>2020</th></tr>"
+      "<tr><td><p>Revenue<br>(net)</p></td><td><p>5</p></td><td></td><td><p>7</p></td></tr>"
+      "<tr><td>&nbsp;</td><td> </td></tr><tr><th>#</th><th>n</th></tr>"
+      "<tr><td>Parts<ul><li>one</li><li>two</li></ul></td><td>3</td></tr></table>"
+      "<table><tr><td>menu</td><td><h2>Layout</h2><p>First.</p><p>Second.</p></td></tr></table>"
+      "</body></html>",
+      "table.html");
+  EXPECT_EQ(d.text,
+            "| 2019 | 2020\nRevenue (net) | 5 | | 7\n\\# | n\nParts one; two | 3\nmenu\n\n"
+            "## Layout\n\nFirst.\n\nSecond.\n");
+}
+
+TEST(HtmlReader, FormulasNumbersAndAnchorsAreWhatAReaderSees) {
+  const auto d = one(
+      "<html><body><h2>Setup<a class=headerlink href=#s>\xc2\xb6</a></h2>"
+      "<p>So <math alttext=\"{\\displaystyle E=mc^{2}}\"><mi>E</mi></math> and "
+      "<math><semantics><mi>a</mi><annotation encoding=\"application/x-tex\">a_1</annotation>"
+      "</semantics></math> and <math><mi>x</mi><mo>+</mo><mi>y</mi></math>.</p>"
+      "<ol><li>open</li><li>turn<ul><li>left</li></ul></li><li value=7>close</li></ol>"
+      "<ol start=3><li>third</li></ol><p>&nbsp;</p><p>10&nbsp;km</p></body></html>",
+      "page.html");
+  EXPECT_EQ(d.text,
+            "## Setup\n\nSo E=mc^{2} and a_1 and x+y.\n\n1. open\n2. turn\n- left\n7. close\n"
+            "3. third\n\n10 km\n");
 }
 
 TEST(HtmlReader, UsesTheEncodingThatThePageDeclares) {
@@ -150,6 +200,11 @@ TEST(CsvReader, NamesTheColumnOfEveryValue) {
   EXPECT_EQ(d.text, "Name: Ada \"L\"; City: New York\nName: Bob\n");
   EXPECT_EQ(one("1,2\n3,4\n", "t.csv").text, "1; 2\n3; 4\n");
   EXPECT_EQ(one("a\tb\nx\ty\n", "t.tsv").text, "a: x; b: y\n");
+  EXPECT_EQ(one(",name\n0,Ada\n1,Bob\n", "pandas.csv").text, "0; name: Ada\n1; name: Bob\n");
+  EXPECT_EQ(one("Country,2019,2020\nFrance,12,13\n", "years.csv").text,
+            "Country: France; 2019: 12; 2020: 13\n");
+  EXPECT_EQ(one("Ada,1990\nBob,1991\n", "t.csv").text, "Ada; 1990\nBob; 1991\n");
+  EXPECT_EQ(one("sep=;\na;b\n1,5;2\n", "excel.csv").text, "a: 1,5; b: 2\n");
 }
 
 TEST(DocxReader, ReadsHeadingsListsTablesAndPages) {
@@ -168,6 +223,37 @@ TEST(DocxReader, ReadsHeadingsListsTablesAndPages) {
   EXPECT_EQ(heading_at(d, "Body"), "Chapter");
   EXPECT_EQ(page_at(d, "Body"), 1u);
   EXPECT_EQ(page_at(d, "On page two"), 2u);
+}
+
+TEST(DocxReader, TablesAndTextBoxesKeepTheirPlaces) {
+  const auto p = [](const std::string& text) {
+    return "<w:p><w:r><w:t>" + text + "</w:t></w:r></w:p>";
+  };
+  const auto cell = [&](const std::string& text, int span = 1) {
+    return "<w:tc><w:tcPr><w:gridSpan w:val=\"" + std::to_string(span) + "\"/></w:tcPr>" +
+           (text.empty() ? "<w:p/>" : p(text)) + "</w:tc>";
+  };
+  const auto d = one(
+      docx_of("<w:tbl><w:tr>" + cell("") + cell("2019", 2) + cell("2020") + "</w:tr>" +
+              "<w:sdt><w:sdtContent><w:tr>" + cell("a") + cell("1") + cell("2") +
+              "<w:sdt><w:sdtContent>" + cell("3") + "</w:sdtContent></w:sdt></w:tr>" +
+              "</w:sdtContent></w:sdt></w:tbl><w:p><w:moveFrom><w:r><w:t>moved</w:t></w:r>" +
+              "</w:moveFrom><w:r><w:t>Stays.</w:t><w:pict><w:txbxContent>" + p("Box one") +
+              p("box two") + "</w:txbxContent></w:pict></w:r></w:p>"),
+      "table.docx");
+  EXPECT_EQ(d.text, "| 2019 | | 2020\na | 1 | 2 | 3\n\nStays.\nBox one\nbox two\n");
+}
+
+TEST(DocxReader, ADocumentWithoutATitleIsCalledByItsFirstHeading) {
+  const std::string ns =
+      R"(xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main")";
+  const auto d = one(
+      zip_of({{"word/document.xml",
+               "<w:document " + ns +
+                   "><w:body><w:p><w:pPr><w:outlineLvl w:val=\"0\"/></w:pPr><w:r><w:t>Leave "
+                   "policy</w:t></w:r></w:p></w:body></w:document>"}}),
+      "v3_final.docx");
+  EXPECT_EQ(d.title, "Leave policy");
 }
 
 TEST(DocxReader, CountsAPageThatAuthorAndWordBothEndOnce) {
@@ -204,6 +290,18 @@ TEST(OdtReader, ReadsHeadingsAndParagraphs) {
                          "paged.odt");
   EXPECT_EQ(page_at(paged, "First"), 1u);
   EXPECT_EQ(page_at(paged, "Second"), 2u);
+  const auto table = one(zip_of({{"META-INF/manifest.xml", "<m/>"},
+                                 {"content.xml",
+                                  R"(<o xmlns:office="o" xmlns:text="t"><office:text>
+                  <table:table><table:table-row>
+                  <table:table-cell table:number-columns-repeated="2"/><table:table-cell>
+                  <text:p>b</text:p><text:p>c</text:p></table:table-cell></table:table-row>
+                  <table:table-row><table:table-cell><text:p>1</text:p></table:table-cell>
+                  <table:covered-table-cell/><table:table-cell><text:p>2</text:p>
+                  </table:table-cell></table:table-row></table:table>
+                  </office:text></o>)"}}),
+                         "table.odt");
+  EXPECT_EQ(table.text, "| | b c\n1 | | 2\n");
   const auto locked = read(
       zip_of({{"META-INF/manifest.xml", "<m><encryption-data/></m>"}, {"content.xml", "xx"}}),
       "locked.odt");
@@ -218,6 +316,23 @@ TEST(EpubReader, JoinsItsChaptersInOrder) {
   EXPECT_EQ(d.title, "Book");
   EXPECT_EQ(d.text, "# One\n\nFirst.\n\n# Two\n\nSecond.\n");
   EXPECT_EQ(heading_at(d, "Second"), "Two");
+}
+
+TEST(EpubReader, FindsChaptersByAnyPathAndNamesThoseThatAreNotRead) {
+  std::string deep;
+  for (int i = 0; i < 5000; ++i) deep += "<div>";
+  const auto d = one(
+      zip_of({{"META-INF/container.xml", R"(<c><rootfile full-path="book.opf"/></c>)"},
+              {"book.opf",
+               R"(<package><metadata/><manifest><item id="a" href="./text/../text/./a.xhtml"/>)"
+               R"(<item id="b" href="b.xhtml"/></manifest><spine><itemref idref="a"/>)"
+               R"(<itemref idref="b"/></spine></package>)"},
+              {"text/a.xhtml", "<html><body><p>Found.</p></body></html>"},
+              {"b.xhtml", "<html><body>" + deep + "lost</body></html>"}}),
+      "book.epub");
+  EXPECT_EQ(d.text, "Found.\n");
+  ASSERT_EQ(d.warnings.size(), 1u);
+  EXPECT_THAT(d.warnings[0], AllOf(HasSubstr("b.xhtml"), HasSubstr("levels")));
 }
 
 TEST(ZipFormats, BombsBrokenAndForeignArchivesAreRefused) {
@@ -253,6 +368,27 @@ TEST(MailReader, ReadsPartsHeadersAndMailboxes) {
   EXPECT_THAT(d.text, Not(HasSubstr("other")));
   ASSERT_EQ(d.warnings.size(), 1u);
   EXPECT_THAT(d.warnings[0], HasSubstr("a.pdf"));
+
+  const auto form = [](const std::string& plain) {
+    return one("Subject: Form\nMIME-Version: 1.0\n"
+               "Content-Type: multipart/alternative; boundary=a\n\n--a\n"
+               "Content-Type: text/plain\n\n" +
+                   plain +
+                   "\n--a\nContent-Type: text/html\n\n<p>the page</p>\n--a\n"
+                   "Content-Type: text/calendar\n\nBEGIN:VCALENDAR\n--a--\n",
+               "form.eml")
+        .text;
+  };
+  EXPECT_THAT(form("the text"), AllOf(HasSubstr("the text"), Not(HasSubstr("page"))));
+  EXPECT_THAT(form(" "), AllOf(HasSubstr("the page"), Not(HasSubstr("VCALENDAR"))));
+  const auto saved = one(
+      "From: <Saved by Blink>\nSubject: A page\nMIME-Version: 1.0\n"
+      "Content-Type: multipart/related; boundary=m\n\n--m\nContent-Type: text/html\n"
+      "Content-Transfer-Encoding: quoted-printable\n\n<h1>Caf=C3=A9</h1>\n--m\n"
+      "Content-Type: text/css\n\np{}\n--m--\n",
+      "page.mhtml");
+  EXPECT_EQ(saved.title, "A page");
+  EXPECT_THAT(saved.text, AllOf(HasSubstr("# Café"), Not(HasSubstr("p{}"))));
 
   const std::string first =
                         "From a@b Mon Jan  1 00:00:00 2024\nFrom: a@b\nSubject: 1\n"
