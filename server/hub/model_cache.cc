@@ -94,6 +94,10 @@ struct Manifest {
                                  [&](const HubFile& f) { return f.path == path; });
     return it == files.end() ? nullptr : &*it;
   }
+  /// Whether the file is needed by what is loaded from `model`.
+  static bool is_of(const HubFile& file, const std::string& model) {
+    return model.empty() ? !file.path.ends_with(".gguf") : group_of(file.path) == group_of(model);
+  }
 };
 
 std::string text_of(const json::object& object, std::string_view key) {
@@ -385,6 +389,13 @@ class Fetch {
   std::uint64_t start_bytes_ = 0;
 };
 
+/// Whether all files of what is loaded from `model` are there.
+bool is_whole(const fs::path& folder, const Manifest& m, const std::string& model) {
+  return std::ranges::all_of(m.files, [&](const HubFile& f) {
+    return !Manifest::is_of(f, model) || whole_on_disk(folder, f);
+  });
+}
+
 std::uint64_t bytes_in(const fs::path& folder) {
   std::uint64_t bytes = 0;
   std::error_code ec;
@@ -422,9 +433,8 @@ Result<std::string> get_model(const ModelReference& r, const HubOptions& options
     const Manifest m = read_manifest(folder);
     for (const auto& [asked, model] : m.models) {
       if (asked != r.file) continue;
-      const bool whole = std::all_of(m.files.begin(), m.files.end(),
-                                     [&](const HubFile& f) { return whole_on_disk(folder, f); });
-      if (whole) return model.empty() ? folder.string() : (folder / model).string();
+      if (is_whole(folder, m, model))
+        return model.empty() ? folder.string() : (folder / model).string();
     }
   }
   return Fetch(r, options).run();
@@ -450,14 +460,12 @@ std::vector<CachedModel> list_models(const fs::path& root) {
       }
       for (const auto& [asked, model] : m.models) {
         const ModelReference r{.repo = m.repo, .revision = m.revision, .file = asked};
-        const HubFile* file = m.find(model);
-        const bool whole = std::all_of(m.files.begin(), m.files.end(), [&](const HubFile& f) {
-          return whole_on_disk(revision->path(), f);
-        });
+        std::uint64_t own = 0;
+        for (const HubFile& f : m.files) own += Manifest::is_of(f, model) ? f.size : 0;
         all.push_back(
             {r.text(),
              model.empty() ? revision->path().string() : (revision->path() / model).string(),
-             file != nullptr ? file->size : bytes, whole});
+             model.empty() ? bytes : own, is_whole(revision->path(), m, model)});
       }
     }
   }
@@ -485,9 +493,12 @@ Result<std::uint64_t> remove_model(const ModelReference& r, const fs::path& root
     const std::string path = model->second;
     std::erase_if(m.models, [&](const auto& row) { return row.second == path; });
     if (!m.models.empty()) {
-      fs::remove(folder / path, ec);
-      if (ec) return disk_error("cannot delete", folder / path, ec.value());
-      std::erase_if(m.files, [&](const HubFile& f) { return f.path == path; });
+      for (const HubFile& f : m.files) {
+        if (!Manifest::is_of(f, path)) continue;
+        fs::remove(folder / f.path, ec);
+        if (ec) return disk_error("cannot delete", folder / f.path, ec.value());
+      }
+      std::erase_if(m.files, [&](const HubFile& f) { return Manifest::is_of(f, path); });
       QUIRE_RETURN_IF_ERROR(write_manifest(folder, m));
       return before - std::min(before, bytes_in(folder));
     }

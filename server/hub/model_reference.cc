@@ -62,19 +62,6 @@ std::string upper(std::string_view s) {
   return out;
 }
 
-/// Returns "name-00002-of-00003.gguf" without the number of its part, and other names unchanged.
-std::string group_of(std::string_view path) {
-  const std::size_t of = path.rfind("-of-");
-  if (of == std::string_view::npos || of < 6 || path.size() != of + 4 + 5 + 5)
-    return std::string(path);
-  const std::string_view part = path.substr(of - 5, 5), all = path.substr(of + 4, 5);
-  const auto digits = [](std::string_view s) {
-    return s.find_first_not_of("0123456789") == std::string_view::npos;
-  };
-  if (path[of - 6] != '-' || !digits(part) || !digits(all)) return std::string(path);
-  return std::string(path.substr(0, of - 6)) + ".gguf";
-}
-
 /// Returns whether `name` is a separate word of the path: "model-Q4_K_M.gguf", "Q4_K_M/model.gguf".
 bool has_quantisation(std::string_view group, std::string_view name) {
   const std::string text = upper(group), wanted = upper(name);
@@ -143,6 +130,18 @@ std::string ModelReference::text() const {
   if (revision != "main") out += "@" + revision;
   if (!file.empty()) out += ":" + file;
   return out;
+}
+
+std::string group_of(std::string_view path) {
+  const std::size_t of = path.rfind("-of-");
+  if (of == std::string_view::npos || of < 6 || path.size() != of + 4 + 5 + 5)
+    return std::string(path);
+  const std::string_view part = path.substr(of - 5, 5), all = path.substr(of + 4, 5);
+  const auto digits = [](std::string_view s) {
+    return s.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  if (path[of - 6] != '-' || !digits(part) || !digits(all)) return std::string(path);
+  return std::string(path.substr(0, of - 6)) + ".gguf";
 }
 
 bool is_reference(std::string_view text) { return text.starts_with(kScheme); }

@@ -21,6 +21,9 @@ struct ModelReference {
   std::string text() const;
 };
 
+/// Returns "name-00002-of-00003.gguf" without the number of its part, and other names unchanged.
+std::string group_of(std::string_view path);
+
 /// Returns whether the text names a model on a hub.
 bool is_reference(std::string_view text);
 /// Returns whether the text could name a repository if "hf:" preceded it.

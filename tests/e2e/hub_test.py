@@ -58,8 +58,9 @@ class HubTest(unittest.TestCase):
                 },
                 "org/parts": {
                     "main": {
-                        "Q5/m-00001-of-00002.gguf": b"1" * 3000,
-                        "Q5/m-00002-of-00002.gguf": b"2" * 3000,
+                        "Q5/m-00001-of-00002.gguf": b"1" * 300_000,
+                        "Q5/m-00002-of-00002.gguf": b"2" * 300_000,
+                        "Q8/n.gguf": b"8" * 2000,
                     }
                 },
                 "org/many": {"main": {"a-IQ1_S.gguf": b"a" * 2000, "b-IQ1_S.gguf": b"b" * 2000}},
@@ -137,7 +138,7 @@ class HubTest(unittest.TestCase):
             self.quire("model", "get", "hf:org/gguf:m-IQ2_M.gguf").endswith("m-IQ2_M.gguf")
         )
         self.assertTrue(
-            self.quire("model", "get", "hf:org/parts").endswith("m-00001-of-00002.gguf")
+            self.quire("model", "get", "hf:org/parts:Q5").endswith("m-00001-of-00002.gguf")
         )
         self.assertTrue((self.cache / "org--parts/main/Q5/m-00002-of-00002.gguf").exists())
         error = self.quire("model", "get", "hf:org/gguf:Q3_K_L", code=1)
@@ -243,7 +244,7 @@ class HubTest(unittest.TestCase):
 
     def test_a_busy_hub_is_asked_again(self):
         self.hub.statuses = [503, 429]
-        self.quire("model", "get", "hf:org/parts")
+        self.quire("model", "get", "hf:org/parts:Q5")
 
     def test_many_pages_of_files(self):
         self.hub.page = 2
@@ -278,6 +279,20 @@ class HubTest(unittest.TestCase):
         self.quire("model", "rm", "hf:org/folder@v1")
         self.assertNotIn("folder", self.quire("model", "list"))
         self.assertIn("there is no", self.quire("model", "rm", "hf:org/folder@v1", code=1))
+
+    def test_a_model_in_parts_is_one(self):
+        self.quire("model", "get", "hf:org/parts:Q5")
+        other = pathlib.Path(self.quire("model", "get", "hf:org/parts:Q8/n.gguf"))
+        row = next(r for r in self.quire("model", "list").splitlines() if "parts:Q5" in r)
+        self.assertIn(" 0.6 MiB", row)
+        # Another model of the repository that is gone is not this one's trouble.
+        other.unlink()
+        self.hub.log.clear()
+        self.quire("model", "info", "-m", "hf:org/parts:Q5", code=1)
+        self.assertEqual(self.hub.log, [])
+        self.quire("model", "get", "hf:org/parts:Q8/n.gguf")
+        self.quire("model", "rm", "hf:org/parts:Q5")
+        self.assertEqual([p.name for p in self.cache.rglob("*.gguf")], ["n.gguf"])
 
     def test_a_copied_binary_brings_its_model(self):
         copy = self.folder / "elsewhere" / "quire"
