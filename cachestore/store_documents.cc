@@ -216,12 +216,12 @@ Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version
   // Records of segments never go without the values that they name.
   if (!fresh.empty()) sync = Sync::kYes;
   if (Status s = write_with_room(batch, "document '" + m.id + "'", sync); !s.ok()) {
-    segments_->release_refs(keys, m.pinned);
+    release_keys(keys, m.pinned);
     return s;
   }
   for (const auto& info : fresh) segments_->set_committed(info->id);
   if (old != nullptr) {
-    segments_->release_refs(segment_keys(*old), old->pinned);
+    release_keys(segment_keys(*old), old->pinned);
     count_document(*old, -1);
   }
   count_document(m, 1);
@@ -302,10 +302,10 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
   batch.push_back({Family::kCatalog, key, record::encode_head(next)});
   change_terms(&old, &next, &batch);
   if (Status s = write_with_room(batch, "document '" + next.id + "'"); !s.ok()) {
-    segments_->release_refs(keys, next.pinned);
+    release_keys(keys, next.pinned);
     return s;
   }
-  segments_->release_refs(segment_keys(old), old.pinned);
+  release_keys(segment_keys(old), old.pinned);
   count_document(old, -1);
   count_document(next, 1);
   expiries_.set(key, next.effective_expiry_ms());
@@ -451,7 +451,7 @@ Status StoreImpl::remove_records(std::string_view ns, std::string_view id,
   expiries_.set(catalog_key(kHeadKind, ns, id), std::nullopt);
   if (!old.ok()) return {};
   count_document(*old, -1);
-  segments_->release_refs(segment_keys(*old), old->pinned);
+  release_keys(segment_keys(*old), old->pinned);
   return {};
 }
 

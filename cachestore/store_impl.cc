@@ -370,6 +370,7 @@ std::size_t StoreImpl::reap() {
   const auto items = segments_->take_reapable();
   std::vector<RecordWrite> records;
   std::vector<std::string> removals(items.size());  // empty: the shared tiers keep it
+  std::vector<ContextKey> evicted;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto& item = items[i];
     dram_->erase_segment(item.info->id);
@@ -377,7 +378,12 @@ std::size_t StoreImpl::reap() {
     records.push_back({Family::kCatalog, segment_record_key(item.info->id), std::nullopt});
     // What is deleted here must not stay readable elsewhere. A replica that still has the document
     // computes its KV again.
-    if (item.reason == FreeReason::kUnreferenced) removals[i] = note_removal(*item.info, &records);
+    if (item.reason == FreeReason::kUnreferenced) {
+      removals[i] = note_removal(*item.info, &records);
+    } else {
+      note_evicted(*item.info, &records);
+      evicted.push_back(item.info->key);
+    }
   }
   // The record is deleted first. The next open collects files without a record, but a record
   // without files would be wrong.
@@ -409,6 +415,7 @@ std::size_t StoreImpl::reap() {
     if (!removals[i].empty())
       remove_shared(remote_->removal_of(*item.info), std::move(removals[i]));
   }
+  remove_evicted(evicted);  // what was deleted between its eviction and the record of that
   {
     std::lock_guard lock(mu_);
     --reaping_;

@@ -376,6 +376,14 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// Adds to the batch that deletes a segment's record one that has it deleted in the shared tiers,
   /// too, by this process or a later one. Returns the name of that record.
   std::string note_removal(const SegmentInfo& segment, std::vector<RecordWrite>* batch);
+  /// Adds to the batch that deletes the record of an evicted segment what deleting it in the shared
+  /// tiers will need, once no document names it any more.
+  void note_evicted(const SegmentInfo& segment, std::vector<RecordWrite>* batch);
+  /// Has the shared tiers delete those of the contexts that were evicted here and that no document
+  /// names any more.
+  void remove_evicted(std::span<const ContextKey> keys);
+  /// Takes a document's references off its segments.
+  void release_keys(std::span<const ContextKey> keys, bool pinned);
   /// Has the shared tiers delete a segment, and deletes the record of that once it is done.
   void remove_shared(RemoteRemoval removal, std::string record);
   Status find_last_removal();

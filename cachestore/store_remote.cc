@@ -51,6 +51,10 @@ std::string removal_record(std::uint64_t number) {
   return std::string(kRemovalPrefix) + digits.data();
 }
 
+std::string evicted_record(const ContextKey& key) {
+  return std::string(kEvictedPrefix) + key.hex();
+}
+
 /// Ends the range of records of kRemovalPrefix.
 std::string after_removals() {
   std::string end(kRemovalPrefix);
@@ -176,7 +180,36 @@ std::string StoreImpl::note_removal(const SegmentInfo& segment, std::vector<Reco
   if (!remote_ || !remote_->writes()) return {};
   std::string record = removal_record(++last_removal_);
   batch->push_back({Family::kMeta, record, encode_removal(remote_->removal_of(segment))});
+  batch->push_back({Family::kMeta, evicted_record(segment.key), std::nullopt});
   return record;
+}
+
+void StoreImpl::note_evicted(const SegmentInfo& segment, std::vector<RecordWrite>* batch) {
+  if (!remote_ || !remote_->writes()) return;
+  batch->push_back(
+      {Family::kMeta, evicted_record(segment.key), encode_removal(remote_->removal_of(segment))});
+}
+
+void StoreImpl::remove_evicted(std::span<const ContextKey> keys) {
+  if (!remote_ || !remote_->writes()) return;
+  for (const ContextKey& key : keys) {
+    if (segments_->is_referenced(key)) continue;
+    const std::string evicted = evicted_record(key);
+    const auto stored = disk_->get(Family::kMeta, evicted);
+    if (!stored.ok()) continue;
+    std::vector<RecordWrite> batch = {{Family::kMeta, evicted, std::nullopt}};
+    auto removal = decode_removal(*stored);
+    const std::string record = removal_record(++last_removal_);
+    if (removal.ok()) batch.push_back({Family::kMeta, record, *stored});
+    if (const Status s = disk_->write(batch, Sync::kNo); !s.ok())
+      log_warning("the record of evicted KV was not replaced", {{"reason", s.to_string()}});
+    if (removal.ok()) remove_shared(std::move(*removal), record);
+  }
+}
+
+void StoreImpl::release_keys(std::span<const ContextKey> keys, bool pinned) {
+  segments_->release_refs(keys, pinned);
+  remove_evicted(keys);
 }
 
 void StoreImpl::remove_shared(RemoteRemoval removal, std::string record) {

@@ -28,6 +28,9 @@ inline constexpr std::string_view kReplicaRecord = "catalog/replica";
 /// Small records (family meta) with this beginning: segments that are to be deleted in the shared
 /// tiers, by number, until that is done.
 inline constexpr std::string_view kRemovalPrefix = "remote/removal/";
+/// Small records (family meta) with this beginning: contexts that documents name, whose KV was
+/// evicted here and may still lie in the shared tiers, by key.
+inline constexpr std::string_view kEvictedPrefix = "remote/evicted/";
 
 std::string catalog_key(char kind, std::string_view ns, std::string_view id);
 std::string segment_record_key(SegmentId id);

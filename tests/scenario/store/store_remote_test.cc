@@ -498,6 +498,40 @@ TEST_F(StoreRemoteTest, DeletingTheDocumentDeletesWhatWasShared) {
   EXPECT_EQ(shared->removes, 1);
 }
 
+/// Evicts all KV of a store from its disk.
+void evict_all(AdminStore& store) {
+  EvictRequest all;
+  all.tier = Tier::kDisk;
+  const auto evicted = store.evict(all);
+  ASSERT_OK(evicted);
+  ASSERT_GT(evicted->contexts, 0u);
+}
+
+TEST_F(StoreRemoteTest, DeletingTheDocumentDeletesWhatWasSharedAndIsNoLongerHere) {
+  ASSERT_OK(test::put_document(*a, "d", {1, 2}));
+  ASSERT_OK(test::put_document(*a, "e", {2}));
+  evict_all(*a);
+  ASSERT_FALSE(a->find_segment(test::key_of(1)));
+  ASSERT_OK(a->delete_document("default", "d", {}));
+  EXPECT_TRUE(soon([&] { return !shared->has(name_of(1)); }));
+  EXPECT_TRUE(shared->has(name_of(2))) << "a document names it";
+  a.reset();
+  a = open(disk_a, {});
+  ASSERT_OK(a->delete_document("default", "e", {}));
+  EXPECT_TRUE(soon([&] { return !shared->has(name_of(2)); })) << "also after a restart";
+}
+
+TEST_F(StoreRemoteTest, WhatIsReadWhileItsDocumentIsDeletedIsDeletedThereToo) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  {
+    const auto held = a->find_segment(test::key_of(1));
+    ASSERT_TRUE(held);
+    ASSERT_OK(a->discard_segment(*held));  // it goes with the last that reads it
+    ASSERT_OK(a->delete_document("default", "d", {}));
+  }
+  EXPECT_TRUE(soon([&] { return !shared->has(name_of(1)); }));
+}
+
 /// Returns how many deletions a store has noted that are not carried out yet.
 std::size_t noted(const std::shared_ptr<test::MemoryDisk>& disk) {
   const std::lock_guard lock(disk->mu);
