@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kMaxDocuments = 128;
 constexpr std::uint64_t kMaxBytes = 8u << 20;
 /// Changes when readers make another text of the same bytes, so that files are read again.
-constexpr const char* kReadersVersion = "2";
+constexpr const char* kReadersVersion = "3";
 
 std::string text_of(const json::object& o, const char* key) {
   const auto* v = o.if_contains(key);
