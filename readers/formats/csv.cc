@@ -1,15 +1,13 @@
-#include <algorithm>
-#include <cctype>
-
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
 #include "readers/formats/format.h"
+#include "readers/formats/table_lines.h"
 #include "readers/formats/text_encoding.h"
 
 namespace quire {
 namespace {
 
-using Row = std::vector<std::string>;
+using Row = TableLines::Row;
 
 /// Reads the next row of RFC 4180, where a quoted field may hold separators, quotes and lines.
 Row next_row(std::string_view text, std::size_t& at, char separator) {
@@ -64,48 +62,6 @@ char find_separator(std::string_view text) {
   return best;
 }
 
-bool is_number(const std::string& field) {
-  return !field.empty() && std::all_of(field.begin(), field.end(), [](char c) {
-    return std::isdigit(static_cast<unsigned char>(c)) || c == '.' || c == ',' || c == '-' ||
-           c == '+' || c == '%';
-  });
-}
-
-/// Returns the year that a column is called by; 0: it is none.
-int year_of(const std::string& field) {
-  if (field.size() != 4 || (field[0] != '1' && field[0] != '2') ||
-      !std::all_of(field.begin(), field.end(),
-                   [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }))
-    return 0;
-  return std::stoi(field);
-}
-
-/// Whether numbers are names of columns all the same: years in equal steps.
-bool are_years(const Row& numbers) {
-  if (numbers.size() < 2) return false;
-  const int step = year_of(numbers[1]) - year_of(numbers[0]);
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    if (year_of(numbers[i]) == 0 ||
-        (i > 0 && year_of(numbers[i]) - year_of(numbers[i - 1]) != step))
-      return false;
-  return step != 0;
-}
-
-/// Names of columns: none empty but for the first, which numbers the rows, none a number but for
-/// years, no two the same.
-bool is_header(const Row& row) {
-  if (row.size() < 2) return false;
-  Row sorted = row, numbers;
-  std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
-  if (is_number(row[0])) return false;
-  for (std::size_t i = 1; i < row.size(); ++i) {
-    if (row[i].empty()) return false;
-    if (is_number(row[i])) numbers.push_back(row[i]);
-  }
-  return numbers.empty() || are_years(numbers);
-}
-
 }  // namespace
 
 /// Each row becomes a line "Name: Ada; City: London", so that a piece of the table is understood
@@ -117,23 +73,11 @@ Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderR
   // Excel may name the separator in a line of its own.
   const bool told = text.starts_with("sep=") && text.size() > 5 && text[5] == '\n';
   const char separator = told ? text[4] : find_separator(text);
-  const std::size_t begin = told ? 6 : 0;
-  at = begin;
-  Row header = next_row(text, at, separator);
-  if (!is_header(header)) {
-    header.clear();
-    at = begin;
-  }
+  if (told) at = 6;
   ReadDocument document;
+  TableLines table(/*titled=*/false);
   while (at < text.size()) {
-    const Row row = next_row(text, at, separator);
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (row[i].empty()) continue;
-      if (!line.empty()) line += "; ";
-      if (i < header.size() && !header[i].empty()) line += header[i] + ": ";
-      line += row[i];
-    }
+    const std::string line = table.line(next_row(text, at, separator));
     if (line.empty()) continue;
     ++rows;
     document.text += line + "\n";
@@ -141,7 +85,7 @@ Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderR
   }
   // A table of names only is still a text.
   if (rows == 0)
-    for (const auto& name : header) document.text += name + "\n";
+    for (const auto& name : table.names()) document.text += name + "\n";
   document.warnings = std::move(decoded.warnings);
   document.metadata.emplace_back("rows", std::to_string(rows));
   return std::vector<ReadDocument>{std::move(document)};

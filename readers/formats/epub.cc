@@ -4,6 +4,7 @@
 #include "readers/formats/document_builder.h"
 #include "readers/formats/format.h"
 #include "readers/formats/html.h"
+#include "readers/formats/office_parts.h"
 #include "readers/formats/text_encoding.h"
 #include "readers/formats/xml_text.h"
 #include "readers/formats/zip_file.h"
@@ -23,28 +24,19 @@ int hex_digit(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/// The name of an entry that `href` means, seen from the folder of `base`.
-std::string resolve(const std::string& base, std::string_view href) {
-  href = href.substr(0, href.find('#'));
-  std::string path = base.substr(0, base.rfind('/') + 1);
+/// Returns the text with characters that are written as %XX.
+std::string unescaped(std::string_view href) {
+  std::string out;
   for (std::size_t i = 0; i < href.size(); ++i) {
     if (href[i] == '%' && i + 2 < href.size() && hex_digit(href[i + 1]) >= 0 &&
         hex_digit(href[i + 2]) >= 0) {
-      path += static_cast<char>(hex_digit(href[i + 1]) * 16 + hex_digit(href[i + 2]));
+      out += static_cast<char>(hex_digit(href[i + 1]) * 16 + hex_digit(href[i + 2]));
       i += 2;
     } else {
-      path += href[i];
+      out += href[i];
     }
   }
-  while (path.starts_with("./")) path.erase(0, 2);
-  for (auto here = path.find("/./"); here != std::string::npos; here = path.find("/./"))
-    path.erase(here, 2);
-  for (auto up = path.find("/../"); up != std::string::npos && up > 0; up = path.find("/../")) {
-    const auto before = path.rfind('/', up - 1);
-    const auto begin = before == std::string::npos ? 0 : before + 1;
-    path.erase(begin, up + 4 - begin);
-  }
-  return path;
+  return out;
 }
 
 }  // namespace
@@ -60,8 +52,11 @@ Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const Reader
   const auto book = package.document_element();
 
   std::map<std::string, std::string, std::less<>> files;
-  for (const auto& item : local_child(book, "manifest").children())
-    files[std::string(local_attribute(item, "id"))] = resolve(opf, local_attribute(item, "href"));
+  for (const auto& item : local_child(book, "manifest").children()) {
+    const std::string_view href = local_attribute(item, "href");
+    files[std::string(local_attribute(item, "id"))] = entry_at(
+        opf, unescaped(href.substr(0, href.find('#'))));
+  }
   const auto locks = entries.find("META-INF/encryption.xml");
   DocumentBuilder builder;
   std::vector<std::string> warnings;

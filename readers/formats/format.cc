@@ -19,8 +19,9 @@ Result<std::vector<ReadDocument>> read_pdf(std::string_view bytes, const ReaderR
 
 constexpr Format kPdf{"PDF", read_pdf}, kHtml{"HTML", read_html},
     kMarkdown{"Markdown", read_markdown}, kText{"text", read_text}, kCsv{"CSV", read_csv},
-    kDocx{"DOCX", read_docx}, kOdt{"ODT", read_odt}, kEpub{"EPUB", read_epub},
-    kMbox{"mailbox", read_mbox}, kEml{"mail", read_eml};
+    kDocx{"DOCX", read_docx}, kXlsx{"XLSX", read_xlsx}, kPptx{"PPTX", read_pptx},
+    kOdt{"OpenDocument", read_odt}, kEpub{"EPUB", read_epub}, kMbox{"mailbox", read_mbox},
+    kEml{"mail", read_eml};
 
 struct Ending {
   std::string_view ending;
@@ -94,8 +95,9 @@ Result<const Format*> detect_zip(std::string_view bytes) {
   };
   if (has("word/document")) return &kDocx;
   if (has("META-INF/container.xml")) return &kEpub;
-  if (has("xl/")) return Status::unimplemented("is a spreadsheet; save its sheets as CSV");
-  if (has("ppt/")) return Status::unimplemented("is a presentation; save it as PDF");
+  if (has("xl/workbook.xml")) return &kXlsx;
+  if (has("ppt/presentation.xml")) return &kPptx;
+  if (has("xl/")) return Status::unimplemented("is a binary workbook; save it as XLSX");
   if (has("content.xml") && has("META-INF/manifest.xml")) return &kOdt;
   return Status::unimplemented("is a zip archive; unpack it first");
 }

@@ -42,6 +42,8 @@ Result<std::vector<ReadDocument>> read_markdown(std::string_view bytes,
 Result<std::vector<ReadDocument>> read_html(std::string_view bytes, const ReaderRequest& request);
 Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderRequest& request);
 Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_xlsx(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_pptx(std::string_view bytes, const ReaderRequest& request);
 Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderRequest& request);
 Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const ReaderRequest& request);
 Result<std::vector<ReadDocument>> read_mbox(std::string_view bytes, const ReaderRequest& request);

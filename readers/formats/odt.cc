@@ -7,6 +7,7 @@
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
 #include "readers/formats/format.h"
+#include "readers/formats/table_lines.h"
 #include "readers/formats/xml_text.h"
 #include "readers/formats/zip_file.h"
 
@@ -41,6 +42,46 @@ class OdtReader {
       } else if (name != "tracked-changes" && name != "annotation" && name != "forms" &&
                  name != "sequence-decls") {
         body(child, in_list || name == "list");
+      }
+    }
+  }
+  /// Adds each sheet of a workbook as a section whose rows name their columns.
+  void workbook(const pugi::xml_node& sheets) {
+    for (const auto& sheet : sheets.children()) {
+      if (local_name(sheet) != "table") continue;
+      std::vector<TableLines::Row> found;
+      collect_rows(sheet, found);
+      if (found.empty()) continue;
+      builder_.heading(1, local_attribute(sheet, "name"));
+      TableLines table(/*titled=*/true);
+      bool first = true;
+      for (const TableLines::Row& row : found) {
+        const std::string line = table.line(row);
+        if (line.empty()) continue;
+        first ? builder_.paragraph(line) : builder_.line(line);
+        first = false;
+      }
+    }
+  }
+  /// Adds each slide as a page and a section.
+  void slides(const pugi::xml_node& show) {
+    page_ = 0;
+    for (const auto& slide : show.children()) {
+      if (local_name(slide) != "page") continue;
+      builder_.page(++page_);
+      std::string title;
+      for (const auto& frame : slide.children())
+        if (title.empty() && is_title(frame)) inline_text(frame, title);
+      title = squeezed(title);
+      if (first_heading_.empty()) first_heading_ = title;
+      builder_.heading(1, title.empty() ? "Slide " + std::to_string(page_) : title);
+      for (const auto& frame : slide.children())
+        if (!is_title(frame) && local_name(frame) != "notes") body(frame, false);
+      last_item_ = false;
+      if (const auto notes = local_child(slide, "notes")) {
+        std::string said;
+        inline_text(notes, said);
+        if (said = squeezed(said); !said.empty()) builder_.paragraph("Notes: " + said);
       }
     }
   }
@@ -102,34 +143,44 @@ class OdtReader {
     }
   }
 
-  void rows(const pugi::xml_node& node, bool& first) {
+  static bool is_title(const pugi::xml_node& frame) {
+    return local_name(frame) == "frame" && local_attribute(frame, "class") == "title";
+  }
+
+  /// Returns the rows that have text, without empty cells at their ends.
+  void collect_rows(const pugi::xml_node& node, std::vector<TableLines::Row>& out) {
     for (const auto& row : node.children()) {
       const auto name = local_name(row);
       if (name == "table-header-rows" || name == "table-rows" || name == "table-row-group")
-        rows(row, first);
+        collect_rows(row, out);
       if (name != "table-row") continue;
-      std::vector<std::string> cells;
+      TableLines::Row cells;
       for (const auto& cell : row.children()) {
         const auto kind = local_name(cell);
         // What a wide or high cell covers has its place, too.
         if (kind != "table-cell" && kind != "covered-table-cell") continue;
         std::string text;
         inline_text(cell, text);
+        text = squeezed(text);
         const int times = std::clamp(number(local_attribute(cell, "number-columns-repeated"), 1), 1,
-                                     kMostRepeated);
-        cells.insert(cells.end(), to_size(times), squeezed(text));
+                                     text.empty() ? kMostEmpty : kMostRepeated);
+        cells.insert(cells.end(), to_size(times), text);
       }
-      if (builder_.row(cells, first)) first = false;
+      while (!cells.empty() && cells.back().empty()) cells.pop_back();
+      if (!cells.empty()) out.push_back(std::move(cells));
     }
   }
 
   void table(const pugi::xml_node& node) {
+    std::vector<TableLines::Row> found;
+    collect_rows(node, found);
     bool first = true;
-    rows(node, first);
+    for (const TableLines::Row& row : found)
+      if (builder_.row(row, first)) first = false;
     last_item_ = false;
   }
 
-  static constexpr int kMostRepeated = 64;
+  static constexpr int kMostRepeated = 64, kMostEmpty = 1024;
 
   DocumentBuilder builder_;
   std::string first_heading_;
@@ -146,14 +197,22 @@ Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderR
       manifest != entries.end() && manifest->second.find("encryption-data") != std::string::npos)
     return Status::precondition("is protected by a password; save it without one");
   QUIRE_RETURN_IF_ERROR(parse_entry(entries, "content.xml", content));
-  const auto text = content.find_node(
-      [](const pugi::xml_node& node) { return std::string_view(node.name()) == "office:text"; });
-  if (!text)
-    return Status::unimplemented("is a table or drawing of OpenDocument; save it as CSV or PDF");
+  const auto part = [&content](std::string_view name) {
+    return content.find_node(
+        [name](const pugi::xml_node& node) { return std::string_view(node.name()) == name; });
+  };
+  const auto text = part("office:text");
   const bool paged = static_cast<bool>(text.find_node(
       [](const pugi::xml_node& node) { return local_name(node) == "soft-page-break"; }));
   OdtReader reader(paged);
-  reader.body(text, false);
+  if (text)
+    reader.body(text, false);
+  else if (const auto sheets = part("office:spreadsheet"))
+    reader.workbook(sheets);
+  else if (const auto show = part("office:presentation"))
+    reader.slides(show);
+  else
+    return Status::unimplemented("is a drawing of OpenDocument; save it as PDF");
   ReadDocument out = reader.finish();
   if (parse_entry(entries, "meta.xml", meta).ok()) {
     if (auto title = text_of_first(meta, "title"); !title.empty()) out.title = std::move(title);

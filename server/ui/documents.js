@@ -14,7 +14,8 @@ function upload(onDone) {
   const zone =
       h('div', {class: 'drop'}, h('p', {}, h('b', {}, 'Drop files here'), ' or '),
         h('label', {'for': 'files', class: 'button'}, 'choose files'), input,
-        h('p', {class: 'hint'}, 'PDF, HTML, DOCX, ODT, EPUB, CSV, mail, Markdown and text.'));
+        h('p', {class: 'hint'},
+          'PDF, HTML, DOCX, XLSX, PPTX, OpenDocument, EPUB, CSV, mail, Markdown and text.'));
   const take = (files) => {
     for (const file of files) send(file, list, onDone);
   };

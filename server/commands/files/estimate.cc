@@ -12,7 +12,8 @@ struct Density {
   std::string_view ending;
   double text_bytes;  ///< for each byte of the file
 };
-constexpr Density kDensities[] = {{".pdf", 0.05}, {".docx", 0.6}, {".odt", 0.6},   {".epub", 1.0},
+constexpr Density kDensities[] = {{".pdf", 0.05}, {".docx", 0.6}, {".xlsx", 2.0},  {".pptx", 0.05},
+                                  {".odt", 0.6},  {".ods", 2.0},  {".odp", 0.05},  {".epub", 1.0},
                                   {".html", 0.3}, {".htm", 0.3},  {".xhtml", 0.3}, {".csv", 2.0},
                                   {".mbox", 0.5}, {".eml", 0.5}};
 constexpr double kBytesPerToken = 4;

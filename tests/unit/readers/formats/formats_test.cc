@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <limits>
+
+#include "readers/formats/cell_number.h"
 #include "readers/formats/format.h"
 #include "tests/support/file_makers.h"
 
@@ -309,6 +313,161 @@ TEST(OdtReader, ReadsHeadingsAndParagraphs) {
   EXPECT_THAT(locked.status().message(), HasSubstr("password"));
 }
 
+/// A workbook of these sheets, each a name, a state and its data.
+std::string xlsx_of(const std::vector<std::array<std::string, 3>>& sheets) {
+  std::string list, relations;
+  std::vector<std::pair<std::string, std::string>> entries;
+  for (std::size_t i = 0; i < sheets.size(); ++i) {
+    const std::string n = std::to_string(i + 1);
+    list += "<sheet name=\"" + sheets[i][0] + "\" sheetId=\"" + n + "\" state=\"" + sheets[i][1] +
+            "\" r:id=\"r" + n + "\"/>";
+    relations += R"(<Relationship Id="r)" + n + R"(" Type="x/worksheet" Target="worksheets/s)" + n +
+                 ".xml\"/>";
+    entries.emplace_back("xl/worksheets/s" + n + ".xml",
+                         "<worksheet><sheetData>" + sheets[i][2] + "</sheetData></worksheet>");
+  }
+  relations += R"(<Relationship Id="a" Type="x/sharedStrings" Target="/xl/strings.xml"/>)"
+               R"(<Relationship Id="b" Type="x/styles" Target="./styles.xml"/>)";
+  entries.emplace_back("xl/workbook.xml", "<workbook><sheets>" + list + "</sheets></workbook>");
+  entries.emplace_back("xl/_rels/workbook.xml.rels", "<Rs>" + relations + "</Rs>");
+  entries.emplace_back("xl/strings.xml",
+                       "<sst><si><t>Name</t></si><si><r><t>Ci</t></r><r><t>ty</t></r>"
+                       "<rPh><t>shi</t></rPh></si><si><t>Ada</t></si></sst>");
+  entries.emplace_back(
+      "xl/styles.xml",
+      R"(<s><numFmts><numFmt numFmtId="164" formatCode="[$-407]dd\.\ mmm\ yy;@"/></numFmts>)"
+      R"(<cellXfs><xf numFmtId="0"/><xf numFmtId="14"/><xf numFmtId="10"/><xf numFmtId="164"/>)"
+      R"(</cellXfs></s>)");
+  return zip_of(entries);
+}
+
+TEST(XlsxReader, EverySheetIsASectionWhoseRowsNameTheirColumns) {
+  const auto d = one(
+      xlsx_of({{"Staff", "visible",
+                R"(<row><c r="B1" t="inlineStr"><is><t>All staff</t></is></c></row>)"
+                R"(<row><c r="B3" t="s"><v>0</v></c><c r="C3" t="s"><v>1</v></c>)"
+                R"(<c r="D3" t="str"><v>since</v></c><c r="E3" t="str"><v>share</v></c></row>)"
+                R"(<row><c r="B4" t="s"><v>2</v></c><c r="D4" s="1"><v>45443</v></c>)"
+                R"(<c r="E4" s="2"><v>0.07</v></c></row>)"
+                R"(<row><c t="s"><v>9</v></c><c r="B5" t="b"><v>1</v></c>)"
+                R"(<c r="C5"><v>0.1</v></c><c r="D5" s="3"><v>1</v></c></row>)"},
+               {"Secret", "hidden", R"(<row><c r="A1"><v>1</v></c></row>)"},
+               {"Names", "visible",
+                R"(<row><c r="A1" t="s"><v>0</v></c><c r="B1" t="s"><v>1</v></c></row>)"},
+               {"Empty", "visible", ""}}),
+      "staff.xlsx");
+  EXPECT_EQ(d.title, "staff");
+  EXPECT_EQ(d.text,
+            "# Staff\n\nAll staff\nName: Ada; since: 2024-05-31; share: 7%\n"
+            "Name: TRUE; City: 0.1; since: 1900-01-01\n\n# Names\n\nName\nCity\n");
+  EXPECT_EQ(heading_at(d, "Name: Ada"), "Staff");
+  ASSERT_EQ(d.warnings.size(), 1u);
+  EXPECT_THAT(d.warnings[0], HasSubstr("Secret"));
+  EXPECT_FALSE(read(zip_of({{"xl/workbook.xml", "x"}}), "a.xlsx").ok());
+}
+
+TEST(XlsxReader, NumbersAreAsTheirFormatShowsThem) {
+  const struct {
+    double value;
+    const char *format, *shown;
+  } cases[] = {{1234567, "", "1234567"},
+               {0.1, "General", "0.1"},
+               {-2.5, "#,##0.00;[Red]-#,##0.00", "-2.5"},
+               {1e300, "", "1e+300"},
+               {12, "0\" days\"", "12"},
+               {0.125, "0.0%", "12.5%"},
+               {45443, "dd/mm/yyyy", "2024-05-31"},
+               {45443.5, "yyyy-mm-dd hh:mm", "2024-05-31 12:00"},
+               {45443.999999999, "yyyy-mm-dd hh:mm:ss", "2024-06-01 00:00"},
+               {60, "mmm-yy", "1900-02-28"},
+               {61, "mmm-yy", "1900-03-01"},
+               {0.573, "h:mm:ss", "13:45:07"},
+               {1.25, "[h]:mm", "30:00"},
+               {-1, "yyyy", "-1"},
+               {3e6, "yyyy", "3000000"}};
+  for (const auto& c : cases)
+    EXPECT_EQ(shown_number(c.value, c.format, false), c.shown) << c.value << " " << c.format;
+  EXPECT_EQ(shown_number(0, "yyyy-mm-dd", true), "1904-01-01");
+  EXPECT_EQ(shown_number(std::numeric_limits<double>::quiet_NaN(), "", false), "");
+}
+
+TEST(PptxReader, EverySlideIsAPageWithItsTitleTablesAndNotes) {
+  const auto shape = [](const std::string& kind, const std::string& paragraphs) {
+    return "<p:sp><p:nvSpPr><p:nvPr><p:ph " + kind + "/></p:nvPr></p:nvSpPr><p:txBody>" +
+           paragraphs + "</p:txBody></p:sp>";
+  };
+  const auto p = [](const std::string& text) {
+    return "<a:p><a:pPr/><a:r><a:t>" + text + "</a:t></a:r></a:p>";
+  };
+  const auto slide = [](const std::string& shapes, const std::string& attributes = "") {
+    return "<p:sld " + attributes + "><p:cSld><p:spTree>" + shapes + "</p:spTree></p:cSld></p:sld>";
+  };
+  const std::string type = "x/relationships/";
+  const auto d = one(
+      zip_of(
+          {{"ppt/presentation.xml",
+            R"(<p:presentation><p:sldIdLst><p:sldId id="256" r:id="r2"/>)"
+            R"(<p:sldId id="257" r:id="r1"/><p:sldId id="258" r:id="r3"/></p:sldIdLst>)"
+            "</p:presentation>"},
+           {"ppt/_rels/presentation.xml.rels",
+            R"(<R><r Id="r1" Type="x/slide" Target="slides/slide1.xml"/>)"
+            R"(<r Id="r2" Type="x/slide" Target="slides/slide2.xml"/>)"
+            R"(<r Id="r3" Type="x/slide" Target="slides/slide3.xml"/></R>)"},
+           {"ppt/slides/slide2.xml",
+            slide(shape("type=\"sldNum\"", p("1")) + shape("idx=\"1\"", p("first") + p("second")) +
+                  "<p:grpSp>" + shape("type=\"ctrTitle\"", p("The") + p("plan")) + "</p:grpSp>")},
+           {"ppt/slides/slide1.xml",
+            slide("<p:graphicFrame><a:graphic><a:graphicData><a:tbl><a:tr><a:tc/><a:tc>"
+                  "<a:txBody>" +
+                  p("2024") +
+                  "</a:txBody></a:tc></a:tr></a:tbl>"
+                  "</a:graphicData></a:graphic></p:graphicFrame>")},
+           {"ppt/slides/_rels/slide1.xml.rels",
+            R"(<R><r Id="n" Type=")" + type +
+                R"(notesSlide" Target="../notesSlides/n1.xml"/></R>)"},
+           {"ppt/notesSlides/n1.xml",
+            slide(shape("type=\"body\"", p("Say this.")) + shape("type=\"sldNum\"", p("2")))},
+           {"ppt/slides/slide3.xml", slide(shape("type=\"title\"", p("Old")), "show=\"0\"")}}),
+      "plan.pptx");
+  EXPECT_EQ(d.title, "The plan");
+  EXPECT_EQ(d.text, "# The plan\n\n- first\n- second\n\n# Slide 2\n\n| 2024\n\nNotes: Say this.\n");
+  EXPECT_EQ(page_at(d, "first"), 1u);
+  EXPECT_EQ(page_at(d, "2024"), 2u);
+  ASSERT_EQ(d.warnings.size(), 1u);
+  EXPECT_THAT(d.warnings[0], HasSubstr("slide 3"));
+}
+
+TEST(OdtReader, WorkbooksAndSlidesAreReadToo) {
+  const auto with = [](const std::string& kind, const std::string& content) {
+    return zip_of({{"META-INF/manifest.xml", "<m/>"},
+                   {"content.xml", "<o xmlns:office=\"o\"><office:" + kind + ">" + content +
+                                       "</office:" + kind + "></o>"}});
+  };
+  const auto cell = [](const std::string& text) {
+    return "<table:table-cell><text:p>" + text + "</text:p></table:table-cell>";
+  };
+  EXPECT_EQ(
+      one(with("spreadsheet", "<table:table table:name=\"Staff\"><table:table-row>" + cell("Name") +
+                                  cell("City") + "</table:table-row><table:table-row>" +
+                                  cell("Ada") + cell("London") +
+                                  "<table:table-cell table:number-columns-repeated=\"16000\"/>"
+                                  "</table:table-row></table:table>"),
+          "staff.ods")
+          .text,
+      "# Staff\n\nName: Ada; City: London\n");
+  const auto show = one(
+      with("presentation",
+           "<draw:page><draw:frame presentation:class=\"outline\"><draw:text-box><text:p>Body."
+           "</text:p></draw:text-box></draw:frame><draw:frame presentation:class=\"title\">"
+           "<draw:text-box><text:p>Plan</text:p></draw:text-box></draw:frame>"
+           "<presentation:notes><draw:frame><draw:text-box><text:p>Say it.</text:p>"
+           "</draw:text-box></draw:frame></presentation:notes></draw:page>"),
+      "plan.odp");
+  EXPECT_EQ(show.title, "Plan");
+  EXPECT_EQ(show.text, "# Plan\n\nBody.\n\nNotes: Say it.\n");
+  EXPECT_EQ(page_at(show, "Body"), 1u);
+}
+
 TEST(EpubReader, JoinsItsChaptersInOrder) {
   const auto d = one(epub_of({"<html><body><h1>One</h1><p>First.</p></body></html>",
                               "<html><body><h1>Two</h1><p>Second.</p></body></html>"}),
@@ -343,8 +502,8 @@ TEST(ZipFormats, BombsBrokenAndForeignArchivesAreRefused) {
   for (std::size_t size = 4; size < whole.size(); size += whole.size() / 16)
     EXPECT_FALSE(read(whole.substr(0, size), "cut.docx").ok()) << size;
   EXPECT_THAT(read(zip_of({{"a.txt", "x"}}), "a.zip").status().message(), HasSubstr("unpack"));
-  EXPECT_THAT(read(zip_of({{"xl/workbook.xml", "x"}}), "a.xlsx").status().message(),
-              HasSubstr("CSV"));
+  EXPECT_THAT(read(zip_of({{"xl/workbook.bin", "x"}}), "a.xlsb").status().message(),
+              HasSubstr("XLSX"));
   std::string deep;
   for (int i = 0; i < 5000; ++i) deep += "<w:p>";
   EXPECT_FALSE(read(docx_of(deep), "deep.docx").ok());
