@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,7 +37,9 @@ struct QueryResources : PassResources {
   ReadPrompts read_prompts;               ///< avoids reading equal prompts twice
   const TokenTrie* token_trie = nullptr;  ///< trie of the tokenizer, for answers with a grammar
   PrefixCache* prefixes = nullptr;        ///< null: no prompt prefixes are kept
-  PromptFile* prompts = nullptr;          ///< null: prefixes do not survive a restart
+  /// Bytes of pages that no work under way has reserved, while a query steps.
+  std::int64_t unreserved_bytes = std::numeric_limits<std::int64_t>::max();
+  PromptFile* prompts = nullptr;  ///< null: prefixes do not survive a restart
   KvWriter* writer = nullptr;
   /// KV of all queries that was computed before their plans and waits for them (EarlyContexts).
   std::int64_t early_bytes = 0;

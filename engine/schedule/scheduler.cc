@@ -277,6 +277,7 @@ bool Scheduler::step_query(bool others_decode) {
     std::int32_t rows = others_decode ? query_chunks_.size() : largest_chunk_;
     if (running_[at].background) rows = std::min(rows, kBackgroundPiece);
     core_.chunk_tokens = rows;
+    core_.unreserved_bytes = unreserved_bytes();
     const bool runs_model = task.runs_model();
     guarded(task, [&task] { task.step(); });
     core_.chunk_tokens = largest_chunk_;

@@ -143,6 +143,7 @@ class Scheduler {
   void reap();
   void number_waiting();
   void end_everything(const Status& why);
+  std::int64_t unreserved_bytes() const;
   bool make_room(std::int64_t bytes);
   bool make_room_for_query(std::int64_t bytes);
   /// Returns whether a query holds pages, which it will release.

@@ -1,6 +1,7 @@
 // This file decides which queries run and with how many pages: preparing, admission, growth,
 // preemption.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
@@ -79,13 +80,18 @@ bool Scheduler::is_oldest(const Running& running) const {
   return first != running_.end() && &*first == &running;
 }
 
+/// Returns the bytes that are left of the budget, not counting kept prompt prefixes.
+std::int64_t Scheduler::unreserved_bytes() const {
+  const std::int64_t budget = core_.pool->max_bytes();
+  if (budget <= 0) return std::numeric_limits<std::int64_t>::max();
+  return budget - reserved_bytes_ - prefill_bytes_ - embeds_.held_bytes();
+}
+
 /// Makes room for this many more bytes and returns whether they may be reserved. Cached prompt
 /// prefixes are evicted if needed.
 bool Scheduler::make_room(std::int64_t bytes) {
-  const std::int64_t budget = core_.pool->max_bytes();
-  if (budget <= 0) return true;
-  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - embeds_.held_bytes() -
-                            bytes;
+  if (core_.pool->max_bytes() <= 0) return true;
+  const std::int64_t left = unreserved_bytes() - bytes;
   if (left < 0) return false;
   if (core_.prefixes != nullptr) core_.prefixes->shrink(left);
   return true;

@@ -48,8 +48,12 @@ void enter(const BlockCounts& counts, Plan& plan) {
   }
 }
 
-/// Removes all rows but the hot ones from the cache.
-Status drop_rows(WorkingCache& cache, const RetainedRows& retained) {
+/// Removes all rows but the hot ones from the cache. Pages that are shared with kept prompts become
+/// copies, after which the originals are memory of their own. Kept prompts that this leaves no room
+/// for go first.
+Status drop_rows(QueryRun& run, const RetainedRows& retained) {
+  WorkingCache& cache = *run.cache;
+  if (run.core.prefixes != nullptr) run.core.prefixes->shrink(run.core.unreserved_bytes);
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
     std::vector<std::vector<std::int32_t>> rows = retained.hot[at(layer)];
     for (auto& list : rows) std::sort(list.begin(), list.end());
@@ -122,7 +126,7 @@ Result<RetainedRows> compress(QueryRun& run) {
     }
     enter(counts, plan);
     if (retained.drop) {
-      QUIRE_RETURN_IF_ERROR(drop_rows(*run.cache, retained));
+      QUIRE_RETURN_IF_ERROR(drop_rows(run, retained));
       retained = RetainedRows{};
     }
     plan.compression = std::move(result);

@@ -236,6 +236,25 @@ TEST_F(PrefixSharingTest, KeptPromptsMakeWayForQueries) {
   }
 }
 
+TEST_F(PrefixSharingTest, AKeptPromptLeavesRoomForTheRowsThatACompressorKeepsOfIt) {
+  // The prompt and its answer take all 20 pages of 16 rows. Its whole pages are shared with the
+  // kept prompt, so that the rows that stay would become copies.
+  start([](EngineOptions& o) {
+    o.working_cache_bytes = 20 * 6144;
+    o.prefix_cache_bytes = 20 * 6144;
+  });
+  for (const char* compressor : {"streamingllm", "snapkv"}) {
+    QueryRequest r = ask(ids(100), ids(200));
+    r.sampling.max_tokens = 8;
+    r.cache.compress = compressor;
+    r.cache.options = PlugOptions({{"capacity", "250"}, {"window", "8"}, {"drop_mode", "drop"}});
+    const Outcome o = run_query(*engine_, r);
+    expect_same(o, r);
+    ASSERT_TRUE(o.plan.compression) << compressor;
+    EXPECT_TRUE(o.plan.compression->dropped);
+  }
+}
+
 TEST_F(PrefixSharingTest, QueriesSideBySideShareAndAnswerAlike) {
   const auto system = ids(64);
   (void)run_query(*engine_, ask(system, ids(5)));
