@@ -329,6 +329,15 @@ std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
   return first;
 }
 
+std::int64_t most_prompt_tokens(const QueryRequest& request) {
+  const std::vector<std::size_t> first = first_equal_contexts(request);
+  std::int64_t tokens = count_of(request.prefix_ids) + count_of(request.suffix_ids);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i] == i) tokens += count_of(request.contexts[i].token_ids);
+  }
+  return tokens;
+}
+
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
                      Selection selection, const SketchLookup& sketch, QueryPlan& qp) {
   Plan& plan = qp.plan;

@@ -23,6 +23,10 @@ namespace quire {
 /// request drops copies.
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request);
 
+/// Returns the most tokens that the prompt takes in the model's window: those of all its parts
+/// without the copies of contexts that the request drops.
+std::int64_t most_prompt_tokens(const QueryRequest& request);
+
 /// Returns the errors that building the plan would have if the store held none of the contexts. It
 /// derives no keys, so it is cheaper than a plan. Errors: as build_plan().
 Status check_request(const EngineFacts& facts, const QueryRequest& request);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/index.h"
+#include "engine/plan/plan_builder.h"
 #include "engine/plan/strategy.h"
 #include "engine/retrieve/retriever.h"
 
@@ -39,10 +40,7 @@ Status check_head(const EngineFacts& facts, const QueryRequest& request) {
             "model.retrieval_head_path, or in model.draft_path that of a draft "
             "with the model's tokens, or take freekv or auto");
   }
-  std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() +
-                                                  request.suffix_ids.size()) +
-                        request.sampling.max_tokens;
-  for (const QueryContext& c : request.contexts) tokens += count_of(c.token_ids);
+  const std::int64_t tokens = most_prompt_tokens(request) + request.sampling.max_tokens;
   if (tokens <= facts.draft_window) return {};
   return Status::invalid("cache.decode",
                          "without a retrieval head " + request.cache.decode +

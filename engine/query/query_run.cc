@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "engine/plan/plan_builder.h"
 
 namespace quire {
 
@@ -19,8 +20,7 @@ void QueryRun::ask_draft(const QueryLookAhead::Wanted& wanted) {
 }
 
 std::int64_t QueryRun::most_rows() const {
-  std::int64_t prompt = count_of(request.prefix_ids) + count_of(request.suffix_ids);
-  for (const QueryContext& c : request.contexts) prompt += count_of(c.token_ids);
+  const std::int64_t prompt = most_prompt_tokens(request);
   return std::min(prompt + request.sampling.max_tokens, std::max(core.facts.window, prompt));
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/index.h"
+#include "engine/plan/plan_builder.h"
 #include "engine/residency/device_pool.h"
 #include "engine/stages/query_task.h"
 
@@ -9,16 +10,18 @@ namespace quire {
 
 std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryRequest& request,
                                       std::int64_t answer_tokens) {
-  std::int64_t prompt = count_of(request.prefix_ids) + count_of(request.suffix_ids), longest = 0;
-  for (const QueryContext& c : request.contexts) {
-    prompt += count_of(c.token_ids);
-    longest = std::max(longest, count_of(c.left_context) + count_of(c.token_ids));
+  const std::int64_t prompt = most_prompt_tokens(request);
+  // A fault may cause the longest document to be computed alone, in its own cache, unless all are
+  // computed in their places.
+  std::int64_t longest = 0;
+  if (request.cache.strategy != "recompute") {
+    for (const QueryContext& c : request.contexts)
+      longest = std::max(longest, count_of(c.left_context) + count_of(c.token_ids));
   }
   const std::int64_t rows = std::min<std::int64_t>(
       prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens),
       std::max(core.facts.window, prompt));
   const auto pages = [](std::int64_t n) { return (n + kPageTokens - 1) / kPageTokens; };
-  // A fault may cause the longest document to be computed alone, in its own cache.
   const std::int64_t alone = longest > 0 ? pages(longest + count_of(core.facts.ingest_prefix)) : 0;
   return (pages(rows) + alone) * core.pool->format().page_bytes() * core.facts.shape.num_layers;
 }

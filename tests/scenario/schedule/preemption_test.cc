@@ -248,6 +248,27 @@ TEST_F(PreemptionTest, WhatCouldNeverHaveEnoughPagesIsRefusedNamingTheSetting) {
   EXPECT_NE(refused.status().message().find("model.working_cache_bytes"), std::string::npos);
 }
 
+TEST_F(PreemptionTest, ARequestIsNotRefusedForCopiesOfADocumentThatItDrops) {
+  start_small(20);
+  const Doc doc{"", random_ids(rng_, 100), std::nullopt};
+  QueryRequest once = make_request(*engine_, {doc}, random_ids(rng_, 20), "reuse");
+  QueryRequest copies = once;
+  copies.contexts.insert(copies.contexts.end(), 2, once.contexts.front());
+  const Outcome one = run_query(*engine_, std::move(once));
+  const Outcome three = run_query(*engine_, std::move(copies));
+  ASSERT_TRUE(one.status.ok()) << one.status.to_string();
+  ASSERT_TRUE(three.status.ok()) << three.status.to_string();
+  EXPECT_EQ(three.ids, one.ids);
+}
+
+TEST_F(PreemptionTest, ARequestIsNotRefusedForADocumentAloneThatItComputesInPlace) {
+  start_small(20);
+  const Doc doc{"", random_ids(rng_, 200), std::nullopt};
+  const Outcome o = run_query(*engine_,
+                              make_request(*engine_, {doc}, random_ids(rng_, 20), "recompute"));
+  EXPECT_TRUE(o.status.ok()) << o.status.to_string();
+}
+
 TEST_F(PreemptionTest, APreemptedQueryCanBeCancelled) {
   start_small(24);
   Gate gate;
