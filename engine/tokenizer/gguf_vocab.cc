@@ -19,6 +19,12 @@ namespace {
 constexpr const char* kTokens = "tokenizer.ggml.tokens";
 constexpr const char* kFile = "the vocabulary";
 
+/// Control tokens that end an answer in every model that has them. Converters keep only one of the
+/// ids of generation_config.json, for example <|im_end|> of Qwen2.5 without its <|endoftext|>.
+constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
+                                      "<|eot_id|>",    "<|eom_id|>",      "<|end|>",
+                                      "<end_of_turn>"};
+
 /// The types of tokens are those of sentencepiece (SpmPieceType).
 constexpr auto kNormal = static_cast<std::int64_t>(SpmPieceType::kNormal);
 constexpr auto kUnknown = static_cast<std::int64_t>(SpmPieceType::kUnknown);
@@ -40,7 +46,7 @@ struct Vocabulary {
   const std::vector<std::string_view>* tokens = nullptr;
   std::vector<std::int64_t> types;  ///< one each
   std::optional<std::int64_t> bos, eos;
-  std::vector<std::int64_t> ends;  ///< eos, end of turn, end of message
+  std::vector<std::int64_t> ends;  ///< eos, end of turn, end of message, those of kEnds
   std::optional<bool> add_bos;
 
   std::string_view text(std::int64_t id) const { return (*tokens)[at(id)]; }
@@ -96,6 +102,11 @@ Result<Vocabulary> read_vocabulary(GgufFields& in) {
   for (const std::int64_t control : controls) {
     std::int64_t& type = out.types[at(control)];
     if (type == kNormal || type == kUserDefined) type = kControl;
+  }
+  for (std::int64_t token = 0; token < count; ++token) {
+    if (out.types[at(token)] != kControl || std::ranges::find(out.ends, token) != out.ends.end())
+      continue;
+    if (std::ranges::find(kEnds, out.text(token)) != std::end(kEnds)) out.ends.push_back(token);
   }
   return out;
 }

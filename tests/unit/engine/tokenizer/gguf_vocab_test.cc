@@ -260,6 +260,26 @@ TEST(GgufVocabTest, NamedPretokenizersCutAsPublished) {
   EXPECT_EQ(cut("falcon", "a,b 1234"), (Words{"a", ",", "b", " ", "123", "4"}));
 }
 
+/// Files name one end of a text; generation_config.json of the same models lists the others.
+TEST(GgufVocabTest, ControlTokensThatEndAnswersAreFoundByTheirNames) {
+  std::vector<std::string> tokens = small_tokens();
+  std::vector<std::int32_t> types = small_types();
+  tokens.insert(tokens.end(),
+                {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eom_id|>", "<|eot_id|>"});
+  types.insert(types.end(), {3, 3, 3, 4, 3});  // control, but for one that is user-defined
+  GgufWriter out;
+  out.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "qwen2");
+  out.texts("tokenizer.ggml.tokens", tokens);
+  out.numbers<std::int32_t>("tokenizer.ggml.token_type", 5, types)
+      .texts("tokenizer.ggml.merges", {"h e"});
+  const auto unnamed = make(out);
+  ASSERT_TRUE(unnamed.ok()) << unnamed.status().to_string();
+  EXPECT_EQ((*unnamed)->eos_ids(), (std::vector<std::int32_t>{257, 259, 261, 263}));
+  const auto named = make(GgufWriter(out).u32("tokenizer.ggml.eos_token_id", 261));
+  ASSERT_TRUE(named.ok()) << named.status().to_string();
+  EXPECT_EQ((*named)->eos_ids(), (std::vector<std::int32_t>{257, 259, 261, 263}));
+}
+
 TEST(GgufVocabTest, PromptSettingsAreThoseOfATokenizerConfig) {
   const auto path = std::filesystem::temp_directory_path() / "quire_gguf_vocab_test.gguf";
   GgufWriter out = small();

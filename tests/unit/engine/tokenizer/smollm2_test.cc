@@ -177,7 +177,8 @@ TEST_F(SmolLm2Test, BytesWithoutATokenAreDroppedAndTheirPlaceGoesToANeighbour) {
 TEST_F(SmolLm2Test, ControlTokensAndEndsAreThoseOfTheFile) {
   EXPECT_EQ(tokenizer_->vocab_size(), 49152);
   EXPECT_EQ(tokenizer_->bos_id(), 1);
-  EXPECT_EQ(tokenizer_->eos_ids(), (std::vector<std::int32_t>{2}));
+  EXPECT_EQ(tokenizer_->eos_ids(), (std::vector<std::int32_t>{0, 2}))
+      << "<|endoftext|>, <|im_end|>";
   EXPECT_FALSE(tokenizer_->add_bos());
   for (std::int32_t id = 0; id < 17; ++id) EXPECT_TRUE(tokenizer_->is_special(id)) << id;
   EXPECT_FALSE(tokenizer_->is_special(17));
@@ -198,7 +199,7 @@ TEST_F(SmolLm2Test, ThePromptFormatComesFromTheTemplateInTheFile) {
   EXPECT_NE(shown.find("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
             std::string::npos)
       << shown;
-  EXPECT_EQ(format->stop_ids(), (std::vector<std::int32_t>{2}));
+  EXPECT_EQ(format->stop_ids(), (std::vector<std::int32_t>{0, 2}));
 }
 
 }  // namespace
