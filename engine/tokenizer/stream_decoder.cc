@@ -72,9 +72,15 @@ void Utf8Stream::flush(std::string& out) {
   num_pending_ = 0;
 }
 
+bool has_text(const Tokenizer& tokenizer, std::int32_t id) {
+  if (!tokenizer.is_special(id)) return true;
+  const std::string_view spelling = tokenizer.token_bytes(id);
+  return spelling == "<think>" || spelling == "</think>";
+}
+
 std::string StreamDecoder::push(std::int32_t id) {
   std::string out;
-  if (!keep_special_ && tokenizer_.is_special(id) &&
+  if (!keep_special_ && !has_text(tokenizer_, id) &&
       std::find(shown_.begin(), shown_.end(), id) == shown_.end())
     return out;
   std::string_view bytes = tokenizer_.token_bytes(id);

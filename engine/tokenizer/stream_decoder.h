@@ -27,11 +27,16 @@ class Utf8Stream {
   int num_wanted_ = 0;  ///< length of the character in pending_
 };
 
+/// Returns whether a token adds to the text of an answer. Special tokens do not, but for <think>
+/// and </think>: without them neither a client nor the chat template, which takes thoughts out of
+/// earlier turns, could tell a model's thoughts from its answer.
+bool has_text(const Tokenizer& tokenizer, std::int32_t id);
+
 /// Turns ids into pieces of text whose concatenation equals Tokenizer::decode() of all ids. One per
 /// answer, one thread. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  /// Special tokens have no text, but for those in `shown`, or all with `keep_special`. With
+  /// Adds the tokens that has_text() names and those in `shown`, or all with `keep_special`. With
   /// `continues` a text stands before the first id, so that its space is part of what follows.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false,
                          std::vector<std::int32_t> shown = {}, bool continues = false)

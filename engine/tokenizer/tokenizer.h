@@ -72,8 +72,8 @@ class Tokenizer {
   virtual std::vector<ControlSpan> find_controls(std::string_view) const { return {}; }
 
   /// Always valid UTF-8: broken sequences become U+FFFD. Unknown ids add nothing. Special tokens
-  /// are dropped unless `keep_special`. To decode while ids arrive use StreamDecoder, which gives
-  /// the same text.
+  /// are dropped unless `keep_special`, but for those of thoughts (has_text() in stream_decoder.h).
+  /// To decode while ids arrive use StreamDecoder, which gives the same text.
   std::string decode(std::span<const std::int32_t> ids, bool keep_special = false) const;
 
   /// The bytes a token adds to a text (maybe a part of a character); a special token's spelling;

@@ -37,8 +37,8 @@ std::string token_text(const Tokenizer& tokenizer, std::int32_t id) {
 
 void AnswerLogprobs::add(TokenLogprobs logprobs) {
   const std::int32_t id = logprobs.chosen.token_id;
-  const std::string_view bytes = tokenizer_.is_special(id) ? std::string_view()
-                                                           : tokenizer_.token_bytes(id);
+  const std::string_view bytes = has_text(tokenizer_, id) ? tokenizer_.token_bytes(id)
+                                                          : std::string_view();
   begins_.push_back(end_);
   waiting_.push_back(std::move(logprobs));
   end_ += bytes.size();

@@ -87,6 +87,20 @@ TEST(TokenizerTest, ControlTokensAreParsedOnlyWhenAsked) {
   EXPECT_EQ(t->bos_id(), std::nullopt);
 }
 
+/// Clients and templates find the end of a model's thoughts by these tokens.
+TEST(TokenizerTest, MarkersOfThoughtsArePartOfTheText) {
+  const auto t = small_tokenizer();
+  EXPECT_EQ(t->decode(Ids{264, 259, 262, 261}), "<think>hello");
+  StreamDecoder stream(*t);
+  EXPECT_EQ(stream.push(264), "<think>");
+  EXPECT_EQ(stream.push(262), "");
+  const auto qwen3 = test::real_tokenizer("qwen3");
+  if (qwen3 == nullptr) return;  // no tokenizer data beside the repository
+  const Ids ids = qwen3->encode("<think>\nSo.\n</think>\n\nYes.<|im_end|>", Special::kParse);
+  EXPECT_EQ(qwen3->decode(ids), "<think>\nSo.\n</think>\n\nYes.");
+  EXPECT_TRUE(qwen3->is_special(ids.front())) << "no text can say it";
+}
+
 TEST(TokenizerTest, AddedTextThatIsNoControlTokenIsAlwaysFound) {
   EXPECT_EQ(small_tokenizer()->encode("a  b"), (Ids{'a', 263, 'b'}));
 }
