@@ -117,7 +117,11 @@ Status read_factors(const GgufFile& file, std::int64_t head_dim, double theta, s
 
 Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t head_dim,
                     double theta, json::object& out) {
-  const std::string type(in.all().text(in.key("rope.scaling.type")).value_or("none"));
+  const bool old_name = !in.has("rope.scaling.factor") && in.has("rope.scale_linear");
+  const char* factor_key = old_name ? "rope.scale_linear" : "rope.scaling.factor";
+  // A file with a factor and without a type means linear.
+  const std::string type(
+      in.all().text(in.key("rope.scaling.type")).value_or(in.has(factor_key) ? "linear" : "none"));
   const std::int64_t original = in.integer("rope.scaling.original_context_length", 0);
   json::object scaling;
   if (type != "none" && type != "linear" && type != "yarn") {
@@ -125,18 +129,17 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
                   "RoPE scaling \"" + type + "\" is not supported; none, linear and yarn are",
                   in.key("rope.scaling.type"));
   }
-  if (type == "none" && in.has("rope.scale_linear")) {  // older files omit the type
-    const double factor = in.number("rope.scale_linear");
-    if (factor != 1) scaling = {{"rope_type", "linear"}, {"factor", factor}};
-  } else if (type != "none") {
-    scaling = {{"rope_type", type}, {"factor", in.number("rope.scaling.factor")}};
-    if (original > 0) scaling["original_max_position_embeddings"] = original;
+  if (type != "none") {
+    const double factor = in.number(factor_key);
+    if (type == "yarn" || (factor != 0 && factor != 1))  // 0 and 1: not scaled
+      scaling = {{"rope_type", type}, {"factor", factor}};
+    if (type == "yarn" && original > 0) scaling["original_max_position_embeddings"] = original;
   }
   if (type == "yarn") {
     // The file's factor multiplies the formula's; Hugging Face's replaces it.
     const double more = in.number("rope.scaling.attn_factor",
                                   in.number("rope.scaling.yarn_attn_factor", 1.0));
-    const double factor = in.number("rope.scaling.factor");
+    const double factor = in.number(factor_key);
     if (more != 1 && factor > 0) scaling["attention_factor"] = more * (0.1 * std::log(factor) + 1);
     if (in.has("rope.scaling.yarn_beta_fast"))
       scaling["beta_fast"] = in.number("rope.scaling.yarn_beta_fast");

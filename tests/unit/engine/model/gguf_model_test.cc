@@ -421,6 +421,30 @@ TEST_F(GgufModelTest, YarnIsReadAsConvertersWriteIt) {
   EXPECT_EQ(read->rope.attention_factor, 0.0f) << "the formula's";
 }
 
+/// As llama.cpp reads them: older files omit the type, or give the factor another name.
+TEST_F(GgufModelTest, AFactorWithoutATypeIsLinear) {
+  const auto rope_with = [&](const std::string& key, float factor, const std::string& type = "") {
+    const ModelConfig c = *parse_model_config(config_json("llama"));
+    GgufWriter out;
+    out.f32("llama." + key, factor);
+    if (!type.empty()) out.text("llama.rope.scaling.type", type);
+    test::add_gguf_config(out, c, "llama");
+    test::add_gguf_tensors(out, c, "llama", tensors_of(c));
+    EXPECT_EQ(error_of(out), "loaded");
+    return load_model_config(file())->rope;
+  };
+  for (const std::string key : {"rope.scaling.factor", "rope.scale_linear"}) {
+    for (const std::string type : {"", "linear"}) {
+      const RopeConfig rope = rope_with(key, 4.0f, type);
+      EXPECT_EQ(rope.scaling, RopeScaling::kLinear) << key << " type " << type;
+      EXPECT_EQ(rope.factor, 4.0f) << key << " type " << type;
+    }
+    EXPECT_EQ(rope_with(key, 1.0f).scaling, RopeScaling::kNone) << key;
+    EXPECT_EQ(rope_with(key, 0.0f).scaling, RopeScaling::kNone) << key;
+    EXPECT_EQ(rope_with(key, 4.0f, "none").scaling, RopeScaling::kNone) << key;
+  }
+}
+
 TEST_F(GgufModelTest, AModelInPartsIsOneModel) {
   std::vector<FileTensor> tensors;
   const ModelConfig c = write_folder(config_json("llama"), tensors, DType::kF16);
