@@ -329,7 +329,14 @@ Result<std::optional<std::string>> gguf_tokenizer_config(const std::filesystem::
     out[std::string(name) + "_token"] = tokens->strings[at(id)];
   }
   if (const auto add = in.boolean("tokenizer.ggml.add_bos_token")) out["add_bos_token"] = *add;
-  if (const auto text = in.text("tokenizer.chat_template")) out["chat_template"] = *text;
+  const auto text = in.text("tokenizer.chat_template"),
+             tools = in.text("tokenizer.chat_template.tool_use");
+  if (text) out["chat_template"] = *text;
+  if (text && tools) {
+    using Object = boost::json::object;
+    out["chat_template"] = boost::json::array{Object{{"name", "default"}, {"template", *text}},
+                                              Object{{"name", "tool_use"}, {"template", *tools}}};
+  }
   if (!in.status().ok()) return in.status().with_context(file->path());
   return Text(boost::json::serialize(out));
 }

@@ -295,5 +295,20 @@ TEST(GgufVocabTest, PromptSettingsAreThoseOfATokenizerConfig) {
             std::nullopt);
 }
 
+/// Files store the templates of a tokenizer_config.json's list under their names.
+TEST(GgufVocabTest, TheTemplateForToolsIsOneOfAList) {
+  const auto path = std::filesystem::temp_directory_path() / "quire_gguf_tool_template_test.gguf";
+  GgufWriter out = small();
+  out.text("tokenizer.chat_template", "{{ \"x\" }}")
+      .text("tokenizer.chat_template.tool_use", "{{ tools }}")
+      .texts("tokenizer.chat_templates", {"tool_use"});
+  out.write(path);
+  const auto config = tokenizer_internal::gguf_tokenizer_config(path);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_EQ(**config, R"({"chat_template":[{"name":"default","template":"{{ \"x\" }}"},)"
+                      R"({"name":"tool_use","template":"{{ tools }}"}]})");
+}
+
 }  // namespace
 }  // namespace quire
