@@ -271,9 +271,11 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   }
 }
 
-/// Returns each id once, in order.
+/// Returns each id once, in order. Some converters write -1 for none.
 std::vector<std::int32_t> token_ids(JsonFields& in, std::string_view key, std::int32_t vocab_size) {
   std::vector<std::int32_t> out;
+  const json::value* value = in.find(key);
+  if (value != nullptr && value->is_int64() && value->get_int64() == -1) return out;
   for (const std::int32_t id : in.indices(key, vocab_size, 256, "token of a vocabulary")) {
     if (std::find(out.begin(), out.end(), id) == out.end()) out.push_back(id);
   }

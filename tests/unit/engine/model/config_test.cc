@@ -252,6 +252,15 @@ TEST(ModelConfigTest, GenerationConfigAddsEndTokens) {
   EXPECT_EQ(load_model_config(dir.path()).status().field(), "eos_token_id");
 }
 
+/// The tokenizer reads the same keys and takes -1 as none, too.
+TEST(ModelConfigTest, ATokenOfMinusOneIsNone) {
+  const auto c = with("eos_token_id", "-1");
+  ASSERT_TRUE(c.ok()) << c.status().to_string();
+  EXPECT_TRUE(c->eos_token_ids.empty());
+  EXPECT_EQ(with("eos_token_id", "-2").status().field(), "eos_token_id");
+  EXPECT_EQ(with("eos_token_id", "[-1]").status().field(), "eos_token_id");
+}
+
 TEST(ModelConfigTest, MissingFolderIsNotFound) {
   const auto config = load_model_config("/nonexistent/model");
   EXPECT_EQ(config.code(), Code::kNotFound);
