@@ -136,8 +136,8 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
       "such as 'notes/**/*.md', https addresses, or '-' for standard input. PDF, HTML, Markdown,\n"
       "DOCX, XLSX, PPTX, OpenDocument, EPUB, CSV, mail and text in any encoding are read; .jsonl\n"
       "files hold one document a line: {\"id\", \"title\", \"text\", \"metadata\"}. The id of a "
-      "file is its path\n"
-      "below the folder that is named. Files that are cached already are left alone.");
+      "file\n"
+      "is its path below the folder that is named. Files that are cached already are left alone.");
   c->add_option("PATH", flags->paths, "Files, folders, patterns, addresses, or -")->required();
   add_client_flags(*c, flags->client);
   c->add_option("--include", flags->filter.include, "Only files that match this pattern")
