@@ -33,11 +33,11 @@ constexpr FamilyRow kFamilies[] = {
     {"MistralForCausalLM", "mistral", ModelFamily::kMistral},
     {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2},
     {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3},
+    {"Phi3ForCausalLM", "phi3", ModelFamily::kPhi3},
 };
 constexpr const char* kSupported =
     "supported are LlamaForCausalLM (Llama, Yi, TinyLlama, DeepSeek-R1-Distill-Llama), "
-    "MistralForCausalLM, Qwen2ForCausalLM and "
-    "Qwen3ForCausalLM";
+    "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and Phi3ForCausalLM (Phi-3, Phi-4)";
 
 /// Refuses latent attention before the family is checked, because such models have many names and
 /// this build supports none of them.
@@ -157,6 +157,11 @@ void read_switches(JsonFields& in, ModelConfig& c) {
       c.qkv_bias = c.attention_output_bias = attention_bias;
       c.qk_norm = true;
       break;
+    case ModelFamily::kPhi3:
+      if (attention_bias)
+        in.unsupported("attention_bias", "the Phi-3 classes have no biases of this kind");
+      c.fused_projections = true;
+      break;
   }
 }
 
@@ -165,7 +170,7 @@ void read_sliding_window(JsonFields& in, ModelConfig& c) {
   std::int64_t window = in.integer("sliding_window", 0, std::numeric_limits<std::int64_t>::max(),
                                    0);
   if (window == 0) return;
-  if (c.family != ModelFamily::kMistral) {
+  if (c.family != ModelFamily::kMistral && c.family != ModelFamily::kPhi3) {
     if (!in.boolean("use_sliding_window", false)) return;
     if (in.integer("max_window_layers", 0, std::numeric_limits<std::int32_t>::max(), 0) >=
         c.num_layers)

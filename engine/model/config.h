@@ -13,13 +13,13 @@
 
 namespace quire {
 
-enum class ModelFamily : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
+enum class ModelFamily : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kPhi3 };
 
 /// ModelConfig describes one decoder-only transformer of the Llama family. The parser has validated
 /// every number.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
-  std::string model_type;  ///< as written: llama, mistral, qwen2, qwen3
+  std::string model_type;  ///< as written: llama, mistral, qwen2, qwen3, phi3
   /// Number of layers of the files behind num_layers that ModelOptions::first_layers leaves out.
   std::int32_t left_out_layers = 0;
   std::int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
@@ -32,6 +32,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
   bool qk_norm = false;  ///< RMSNorm of each q and k head before RoPE (Qwen3)
+  /// One tensor holds q, k and v, and another gate and up, in this order (Phi-3).
+  bool fused_projections = false;
   RopeConfig rope;
   std::vector<std::int32_t> bos_token_ids, eos_token_ids;
   /// Most weights are stored in blocks of eight bits or fewer: model.weights = auto keeps them so.

@@ -17,7 +17,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::int64_t kBig = std::numeric_limits<std::int64_t>::max();
-constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3"};
+constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3", "phi3"};
 
 std::string joined(std::span<const char* const> names) {
   std::string out;
@@ -213,11 +213,12 @@ Result<ModelConfig> read_config(const GgufFile& file) {
   const bool known = std::find(std::begin(kArchitectures), std::end(kArchitectures),
                                *architecture) != std::end(kArchitectures);
   if (!known) {
-    return Status(Code::kUnimplemented,
-                  "the architecture \"" + std::string(architecture->substr(0, 100)) +
-                      "\" is not supported; supported are " + joined(kArchitectures) +
-                      " (llama is also what Mistral, SmolLM, Yi and TinyLlama are)",
-                  "general.architecture");
+    return Status(
+        Code::kUnimplemented,
+        "the architecture \"" + std::string(architecture->substr(0, 100)) +
+            "\" is not supported; supported are " + joined(kArchitectures) +
+            " (llama is also what Mistral, SmolLM, Yi and TinyLlama are, phi3 what Phi-4 is)",
+        "general.architecture");
   }
   if (file.find("token_embd.weight").tensor == nullptr) {
     return Status::invalid("token_embd.weight", "the file holds no weights, only a vocabulary");

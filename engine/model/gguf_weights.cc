@@ -41,6 +41,8 @@ constexpr Pair kLayers[] = {
     {"ffn_gate.bias", "mlp.gate_proj.bias"},
     {"ffn_up.bias", "mlp.up_proj.bias"},
     {"ffn_down.bias", "mlp.down_proj.bias"},
+    {"attn_qkv.weight", "self_attn.qkv_proj.weight"},
+    {"ffn_up.weight", "mlp.gate_up_proj.weight"},  // where both are in one tensor
 };
 constexpr std::string_view kFactors = "rope_freqs.weight";  // read with the configuration
 
@@ -240,7 +242,9 @@ std::int64_t gguf_extra_bytes(const GgufFile& file, const ModelConfig& config,
     if (view.tensor != nullptr && view.tensor->type.blocks) widest = std::max(widest, weights);
   };
   widened("blk.0.attn_q.weight", h * d * (config.num_heads + 2 * config.num_kv_heads));
+  widened("blk.0.attn_qkv.weight", h * d * (config.num_heads + 2 * config.num_kv_heads));
   widened("blk.0.ffn_gate.weight", 2 * h * f);
+  if (config.fused_projections) widened("blk.0.ffn_up.weight", 2 * h * f);
   widened(config.tie_word_embeddings ? "token_embd.weight" : "output.weight", table);
   return extra + widest * static_cast<std::int64_t>(sizeof(float));
 }

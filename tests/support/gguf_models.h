@@ -22,7 +22,8 @@ inline std::string gguf_tensor_name(std::string name) {
       {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
       {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
       {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},
+      {"mlp.down_proj", "ffn_down"},       {"self_attn.qkv_proj", "attn_qkv"},
+      {"mlp.gate_up_proj", "ffn_up"},
   };
   for (const auto& [from, to] : parts) {
     if (const std::size_t at = name.find(from); at != std::string::npos) {

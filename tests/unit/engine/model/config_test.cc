@@ -50,6 +50,12 @@ TEST(ModelConfigTest, FamiliesDecideBiasesAndNorms) {
                             ", \"attention_bias\": true, \"mlp_bias\": true");
   ASSERT_TRUE(llama.ok());
   EXPECT_TRUE(llama->qkv_bias && llama->attention_output_bias && llama->mlp_bias);
+  const auto phi3 = family("Phi3ForCausalLM", "phi3");
+  ASSERT_TRUE(phi3.ok()) << phi3.status().to_string();
+  EXPECT_TRUE(phi3->fused_projections);
+  EXPECT_EQ(family("Phi3ForCausalLM", "phi3", ", \"sliding_window\": 2047")->sliding_window, 2047);
+  EXPECT_EQ(family("Phi3ForCausalLM", "phi3", ", \"attention_bias\": true").status().field(),
+            "attention_bias");
   EXPECT_EQ(family("LlamaForCausalLM", "qwen2").status().field(), "model_type");
 }
 

@@ -1,4 +1,5 @@
 // Models in GGUF files equal the same weights in a folder, and wrong files are refused.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <random>
@@ -126,6 +127,62 @@ TEST_F(GgufModelTest, LogitsEqualThoseOfTheFolderBitForBit) {
       }
     }
   }
+}
+
+/// Joins the rows of q, k and v, and of gate and up, as Phi-3 stores them.
+std::vector<FileTensor> fused(const ModelConfig& c, const std::vector<FileTensor>& tensors) {
+  std::vector<FileTensor> out;
+  const auto add_rows = [&](const std::string& name, const FileTensor& part) {
+    const auto at = std::ranges::find(out, name, &FileTensor::name);
+    if (at == out.end()) {
+      out.push_back(part);
+      out.back().name = name;
+    } else {
+      at->bytes += part.bytes;
+      at->shape[0] += part.shape[0];
+    }
+  };
+  for (const FileTensor& t : tensors) {
+    const auto joined = [&](const std::string& part, const std::string& whole) {
+      const std::size_t at = t.name.find(part);
+      return at == std::string::npos ? std::string() : t.name.substr(0, at) + whole;
+    };
+    std::string name;
+    for (const char* part :
+         {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"})
+      name += joined(part, "self_attn.qkv_proj.weight");
+    for (const char* part : {"mlp.gate_proj.weight", "mlp.up_proj.weight"})
+      name += joined(part, "mlp.gate_up_proj.weight");
+    if (name.empty())
+      out.push_back(t);
+    else
+      add_rows(name, t);
+  }
+  EXPECT_EQ(out.size(), tensors.size() - 3 * static_cast<std::size_t>(c.num_layers));
+  return out;
+}
+
+TEST_F(GgufModelTest, FusedProjectionsAreThoseOfTheSeparateTensorsBitForBit) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<FileTensor> tensors;
+    ModelConfig c = write_folder(config_json("llama"), tensors, dtype);
+    for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kW8}) {
+      const std::vector<float> expected = logits(folder(), format);
+      const fs::path phi = dir_.path() / "phi";
+      fs::create_directories(phi);
+      write_file(phi / "config.json", config_json("phi3"));
+      write_file(phi / "model.safetensors", safetensors_bytes(fused(c, tensors)));
+      EXPECT_EQ(logits(phi, format), expected) << dtype_name(dtype);
+      write_gguf(c, "phi3", fused(c, tensors));
+      EXPECT_EQ(logits(file(), format), expected) << dtype_name(dtype);
+    }
+  }
+  // The tensors of one family are none of the other's.
+  GgufWriter out;
+  const ModelConfig c = *parse_model_config(config_json("llama"));
+  test::add_gguf_config(out, c, "phi3");
+  test::add_gguf_tensors(out, c, "phi3", tensors_of(c));
+  expect_error(out, "blk.0.attn_qkv.weight is missing");
 }
 
 TEST_F(GgufModelTest, FirstLayersAreAModelWithoutTheOthers) {
@@ -283,8 +340,9 @@ TEST_F(GgufModelTest, AScaleThatIsNoNumberIsRefused) {
 }
 
 TEST_F(GgufModelTest, ArchitecturesAndTypesAreRefusedByName) {
-  expect_error(GgufWriter().text("general.architecture", "mamba"),
-               "architecture \"mamba\" is not supported; supported are llama, qwen2 and qwen3");
+  expect_error(
+      GgufWriter().text("general.architecture", "mamba"),
+      "architecture \"mamba\" is not supported; supported are llama, qwen2, qwen3 and phi3");
   expect_error(GgufWriter().text("general.name", "x"), "general.architecture is missing");
   expect_error(GgufWriter().text("general.architecture", "llama"), "only a vocabulary");
   GgufWriter foreign = small();
