@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +19,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kWorkbook = "xl/workbook.xml";
-constexpr std::size_t kMostColumns = 16'384;
+constexpr std::size_t kMostColumns = 16'384, kMostCells = 8'000'000;
 
 bool is_wanted(std::string_view name) {
   return (name.starts_with("xl/") && (name.ends_with(".xml") || name.ends_with(".rels")) &&
@@ -26,7 +28,9 @@ bool is_wanted(std::string_view name) {
 }
 
 int number(std::string_view text, int otherwise) {
-  return text.empty() ? otherwise : std::atoi(std::string(text).c_str());
+  int out = otherwise;
+  (void)std::from_chars(text.data(), text.data() + text.size(), out);
+  return out;
 }
 
 /// Returns the text of a string item or an inline string; how it is pronounced is left out.
@@ -92,9 +96,10 @@ std::string shown(const pugi::xml_node& cell, const Workbook& book) {
 }
 
 /// Returns the rows that have text, without the columns on the left that are empty in all of them.
-std::vector<TableLines::Row> rows_of(const pugi::xml_node& sheet, const Workbook& book) {
+/// Errors: kResourceExhausted (too many cells, counting empty ones before others).
+Result<std::vector<TableLines::Row>> rows_of(const pugi::xml_node& sheet, const Workbook& book) {
   std::vector<TableLines::Row> rows;
-  std::size_t left = kMostColumns;
+  std::size_t left = kMostColumns, cells = 0;
   for (const auto& node : local_child(sheet, "sheetData").children()) {
     TableLines::Row row;
     std::size_t next = 0;
@@ -109,6 +114,10 @@ std::vector<TableLines::Row> rows_of(const pugi::xml_node& sheet, const Workbook
       row[column] = std::move(text);
       left = std::min(left, column);
     }
+    cells += row.size();
+    if (cells > kMostCells)
+      return Status::exhausted("has a sheet of more than " + std::to_string(kMostCells) +
+                               " cells; save it as CSV");
     if (!row.empty()) rows.push_back(std::move(row));
   }
   for (TableLines::Row& row : rows)
@@ -165,7 +174,7 @@ Result<std::vector<ReadDocument>> read_xlsx(std::string_view bytes, const Reader
       continue;
     }
     QUIRE_RETURN_IF_ERROR(parse_entry(entries, found->second.target, part));
-    const auto rows = rows_of(part.document_element(), shared);
+    QUIRE_ASSIGN_OR_RETURN(const auto rows, rows_of(part.document_element(), shared));
     if (rows.empty()) continue;
     ++sheets;
     add_sheet(name, rows, builder);

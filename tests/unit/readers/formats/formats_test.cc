@@ -364,6 +364,11 @@ TEST(XlsxReader, EverySheetIsASectionWhoseRowsNameTheirColumns) {
   ASSERT_EQ(d.warnings.size(), 1u);
   EXPECT_THAT(d.warnings[0], HasSubstr("Secret"));
   EXPECT_FALSE(read(zip_of({{"xl/workbook.xml", "x"}}), "a.xlsx").ok());
+  std::string wide;
+  for (int i = 0; i < 1000; ++i) wide += R"(<row><c r="XFD1"><v>1</v></c></row>)";
+  const auto refused = read(xlsx_of({{"Wide", "visible", wide}}), "wide.xlsx");
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr("CSV"));
 }
 
 TEST(XlsxReader, NumbersAreAsTheirFormatShowsThem) {
