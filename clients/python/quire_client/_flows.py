@@ -334,8 +334,12 @@ _NEEDS_READER = frozenset(
         ".tsv",
         ".mbox",
         ".eml",
+        ".mht",
+        ".mhtml",
         ".xlsx",
+        ".ods",
         ".pptx",
+        ".odp",
     ]
 )
 
