@@ -204,6 +204,8 @@ Result<DocumentListPage> StoreCatalog::list(std::string_view ns,
     last = some.back().id;
     for (const PendingDocument& pending : some) {
       if (pending.type != JobType::kIngest || fresh.size() > options.limit) continue;
+      // Its input need not be read to know that.
+      if (options.filter.status && pending.status != *options.filter.status) continue;
       const auto head = store_.get_document_head(ns, pending.id);
       if (head.ok() && head->status == DocumentStatus::kReady) continue;
       auto d = describe_pending(ns, pending);
