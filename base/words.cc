@@ -13,13 +13,15 @@
 namespace quire {
 namespace {
 
-/// Returns whether the script has no spaces between words.
+/// Returns whether the script has no spaces between words. Marks that repeat a character and digits
+/// of Han stand among its characters: U+3005 is the second one of the word for people.
 bool is_unspaced(char32_t c) {
-  return (c >= 0x3040 && c <= 0x30FF) || (c >= 0x31F0 && c <= 0x31FF) ||
-         (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) ||
-         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x20000 && c <= 0x323AF) ||
-         (c >= 0x0E00 && c <= 0x0EFF) || (c >= 0x1000 && c <= 0x109F) ||
-         (c >= 0x1780 && c <= 0x17FF);
+  return c == 0x3005 || c == 0x3007 || (c >= 0x3021 && c <= 0x3029) ||
+         (c >= 0x3031 && c <= 0x3035) || c == 0x303B || (c >= 0x3040 && c <= 0x30FF) ||
+         (c >= 0x31F0 && c <= 0x31FF) || (c >= 0x3400 && c <= 0x4DBF) ||
+         (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xF900 && c <= 0xFAFF) ||
+         (c >= 0x20000 && c <= 0x323AF) || (c >= 0x0E00 && c <= 0x0EFF) ||
+         (c >= 0x1000 && c <= 0x109F) || (c >= 0x1780 && c <= 0x17FF);
 }
 
 bool is_word_character(char32_t c) {

@@ -30,6 +30,12 @@ TEST(SplitWords, GivesPairsWhereWordsAreNotSetApart) {
             (Words{"\xE6\x9D\xB1\xE4\xBA\xAC", "\xE4\xBA\xAC\xE9\x83\xBD", "in", "\xE6\xB0\xB4"}));
 }
 
+TEST(SplitWords, MarksOfRepetitionAndHanZeroBelongToTheirWords) {
+  EXPECT_EQ(split_words("人々が"), (Words{"人々", "々が"}));
+  EXPECT_EQ(split_words("時々"), Words{"時々"});
+  EXPECT_EQ(split_words("二〇二四"), (Words{"二〇", "〇二", "二四"}));
+}
+
 TEST(TitleWords, AreWhatATextNamesADocumentBy) {
   Stemmer english("english");
   EXPECT_EQ(title_words("Get Low (Dillon Francis and DJ Snake song)", english),
