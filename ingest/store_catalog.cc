@@ -130,8 +130,7 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
     if (head.ok()) pending.reset();
   }
   if (head.ok() && (head->status == DocumentStatus::kReady || !pending)) {
-    DocumentInfo d = describe(*head, /*with_cache=*/true);
-    d.read_behind = read_behind_of(*head);
+    DocumentInfo d = describe_whole(*head);
     if (pending) {
       d.progress = pending->progress;
       d.job_id = pending->job_id;
@@ -145,7 +144,14 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
   // The input is gone, so the job has ended in the meantime.
   head = store_.get_document_head(ns, id);
   if (!head.ok()) return head.code() == Code::kNotFound ? no_document(id) : head.status();
-  return describe(*head, /*with_cache=*/true);
+  return describe_whole(*head);
+}
+
+/// As a reply about one document has it; lists leave out what takes another read.
+DocumentInfo StoreCatalog::describe_whole(const DocumentManifest& head) const {
+  DocumentInfo d = describe(head, /*with_cache=*/true);
+  d.read_behind = read_behind_of(head);
+  return d;
 }
 
 /// Heads lack the texts that a document was read behind, so where its settings ask for any, the
@@ -392,7 +398,7 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
   if (const Status saved = table_.flush(); !saved.ok() && table_.has_unsaved(ns, id))
     return saved.with_context(
         "the document is changed, but its job could not be saved, so a crash may undo that");
-  return describe(*changed, /*with_cache=*/true);
+  return describe_whole(*changed);
 }
 
 Status StoreCatalog::remove(std::string_view ns, std::string_view id,

@@ -40,6 +40,7 @@ class StoreCatalog final : public DocumentCatalog {
   void fill_cache(const DocumentManifest& manifest, DocumentInfo::Cache& cache) const;
   Tier first_tier(const DocumentChunk& chunk) const;
   DocumentInfo describe(const DocumentManifest& manifest, bool with_cache) const;
+  DocumentInfo describe_whole(const DocumentManifest& head) const;
   std::optional<ReadBehind> read_behind_of(const DocumentManifest& head) const;
   Status look_for(std::string_view ns, std::string_view id) const;
   struct Whole {

@@ -255,6 +255,21 @@ TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
   EXPECT_FALSE(service_->documents().patch("default", "a", off)->expires_at_ms);
 }
 
+TEST_F(CatalogTest, PatchTellsWhatADocumentWasReadBehindAsGetDoes) {
+  put(one(doc("alone", "text")));
+  BatchOptions options;
+  options.chunking.lead_in = true;
+  put(one(doc("behind", "another text")), options);
+  for (const char* id : {"alone", "behind"}) {
+    const auto before = service_->documents().get("default", id);
+    ASSERT_OK(before);
+    ASSERT_TRUE(before->read_behind);
+    const auto changed = service_->documents().patch("default", id, {.title = "New"});
+    ASSERT_OK(changed);
+    EXPECT_EQ(changed->read_behind, before->read_behind) << id;
+  }
+}
+
 TEST_F(CatalogTest, WithoutATtlThereIsNoEndHoweverItWasSet) {
   put(one(doc("a", "text")));
   DocumentPatch end, off;
