@@ -265,7 +265,7 @@ std::vector<Setting> make_table() {
                     "alone"),
       QUIRE_SETTING(retrieve, "scorer", scorer, 0, 0,
                     "what ranks where a request names no scorer; auto: hybrid with "
-                    "retrieve.encoder, else bm25",
+                    "retrieve.encoder or retrieve.embeddings_url, else bm25",
                     "auto", "bm25", "embedding", "hybrid"),
       QUIRE_SETTING(retrieve, "links", links, 0, 1,
                     "part of a text's score that goes on to documents whose titles it names; 0: "
