@@ -139,8 +139,10 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(limits, "document_tokens", document_tokens, 1, 1e8, "tokens of one document"),
       QUIRE_SETTING(limits, "documents_per_query", documents_per_query, 1, 100000,
                     "documents of one query"),
-      QUIRE_SETTING(limits, "namespace_bytes", namespace_bytes, 0, kBig,
-                    "stored text per namespace; 0: no limit"),
+      QUIRE_SETTING(
+          limits, "namespace_bytes", namespace_bytes, 0, kBig,
+          "per namespace, texts and the KV that all of their tokens take, whatever of it is "
+          "cached; 0: no limit"),
       QUIRE_SETTING(cache, "block_tokens", block_tokens, 0, 64,
                     "tokens of a KV block: 16, 32 or 64; 0: by context length"),
       QUIRE_SETTING(cache, "layers_per_value", layers_per_value, 0, 1024,
