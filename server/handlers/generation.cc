@@ -136,8 +136,14 @@ void fit_chunks(Generation& g, QueryRequest& q,
   for (const QueryDocument& d : documents)
     if (!d.id.empty()) ids.push_back(d.id);
   // Without any stored document there is nothing to choose from, and the engine says what is wrong.
-  if (!ids.empty())
-    keep_chunks(rank_chunks(*g.call, question_text(g.body), ids), limits, q.contexts, documents);
+  if (ids.empty()) return;
+  std::vector<QueryContext> contexts = q.contexts;
+  std::vector<QueryDocument> kept = documents;
+  keep_chunks(rank_chunks(*g.call, question_text(g.body), ids), limits, contexts, kept);
+  // The same where no chunk fits: an answer without the documents would look like one from them.
+  if (std::ranges::all_of(kept, &std::string::empty, &QueryDocument::id)) return;
+  q.contexts = std::move(contexts);
+  documents = std::move(kept);
 }
 
 /// Enters what `auto` may use for the request's documents. Evidence covers its own settings only; a

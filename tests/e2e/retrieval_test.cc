@@ -250,6 +250,32 @@ TEST(LongDocuments, AreAskedByTheirBestChunks) {
   EXPECT_EQ(text_at(r, "error.code"), "context_length_exceeded") << json::serialize(r);
 }
 
+TEST(LongDocuments, AreRefusedWhereNoChunkOfThemFits) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--model.max_model_len=1024"});
+  std::string chunk;  // some 920 tokens
+  for (int i = 0; i < 40; ++i) chunk += "Paragraph 12 says that the harbour of Nolmar was quiet. ";
+  int status = 0;
+  const auto posted = service.json(
+      "POST", "/v1/documents?wait=true",
+      json::serialize(json::object{{"id", "coarse"}, {"chunks", {chunk, chunk + "Twice."}}}), {},
+      &status);
+  ASSERT_EQ(status, 200) << json::serialize(posted);
+  const auto ask = [&](const std::string& max_tokens) {
+    return service.json(
+        "POST", "/v1/query",
+        R"({"query":"Who was quiet?","document_ids":["coarse"],"max_tokens":)" + max_tokens + "}",
+        {}, &status);
+  };
+  const auto fits = ask("8");
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(at(fits, "documents").as_array().size(), 1u) << json::serialize(fits);
+  const auto refused = ask("200");
+  EXPECT_EQ(status, 400) << "an answer without the named document: " << json::serialize(refused);
+  EXPECT_EQ(text_at(refused, "error.code"), "context_length_exceeded");
+}
+
 TEST_F(RetrieveTest, TheCommandLineFindsAndAsksWithoutIds) {
   post_corpus();
   const std::string server = "http://127.0.0.1:" + std::to_string(service_.port());
