@@ -95,20 +95,24 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   const char* of_kv = "num_key_value_heads * head_dim, hidden_size";
   const char* of_mlp = "intermediate_size, hidden_size";
 
+  // The digest of the weights depends on this order.
   std::vector<const WeightTensor*> qkv, gate_up;
   if (c.fused_projections) {
     qkv = {group.fetch("self_attn.qkv_proj.weight", {q_dim + 2 * kv_dim, h},
                        "(num_attention_heads + 2 * num_key_value_heads) * head_dim, hidden_size")};
-    gate_up = {
-        group.fetch("mlp.gate_up_proj.weight", {2 * f, h}, "2 * intermediate_size, hidden_size")};
   } else {
     qkv = {group.fetch("self_attn.q_proj.weight", {q_dim, h}, of_q),
            group.fetch("self_attn.k_proj.weight", {kv_dim, h}, of_kv),
            group.fetch("self_attn.v_proj.weight", {kv_dim, h}, of_kv)};
+  }
+  const WeightTensor* o = group.fetch("self_attn.o_proj.weight", {h, q_dim}, of_q);
+  if (c.fused_projections) {
+    gate_up = {
+        group.fetch("mlp.gate_up_proj.weight", {2 * f, h}, "2 * intermediate_size, hidden_size")};
+  } else {
     gate_up = {group.fetch("mlp.gate_proj.weight", {f, h}, of_mlp),
                group.fetch("mlp.up_proj.weight", {f, h}, of_mlp)};
   }
-  const WeightTensor* o = group.fetch("self_attn.o_proj.weight", {h, q_dim}, of_q);
   const WeightTensor* down = group.fetch("mlp.down_proj.weight", {h, f}, of_mlp);
   const WeightTensor* input_norm = group.fetch("input_layernorm.weight", {h}, "hidden_size");
   const WeightTensor* post_norm = group.fetch("post_attention_layernorm.weight", {h},
