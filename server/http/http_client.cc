@@ -158,6 +158,7 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
   const std::unique_ptr<CURL, CurlDelete> curl(curl_easy_init());
   if (curl == nullptr) return Status::internal("libcurl cannot start");
   Call call{request, on_piece, {}, {}, 0, false, false};
+  call.response.status = 0;  // until the head has come
   curl_slist* list = nullptr;
   const auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
   add("Expect:");  // a server that refuses the body replies at once anyway

@@ -36,8 +36,9 @@ struct ClientRequest {
 };
 
 /// Makes one call. `on_piece`, if given, receives body bytes of a 2xx reply as they arrive (false:
-/// stop reading), and the body stays empty. A call that was stopped returns what had come. A proxy
-/// of the environment (http_proxy, https_proxy) is used unless the server is on this machine.
+/// stop reading), and the body stays empty. A call that was stopped returns what had come, with
+/// status 0 before the head. A proxy of the environment (http_proxy, https_proxy) is used unless
+/// the server is on this machine.
 /// Errors: kUnavailable (cannot connect: says how to start the server), kIo (TLS, a reply that is
 /// not well formed or ends too early), kDeadlineExceeded.
 Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,

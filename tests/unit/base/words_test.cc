@@ -31,7 +31,7 @@ TEST(SplitWords, GivesPairsWhereWordsAreNotSetApart) {
 }
 
 TEST(SplitWords, MarksOfRepetitionAndHanZeroBelongToTheirWords) {
-  EXPECT_EQ(split_words("人々が"), (Words{"人々", "々が"}));
+  EXPECT_EQ(split_words("人々と"), (Words{"人々", "々と"}));
   EXPECT_EQ(split_words("時々"), Words{"時々"});
   EXPECT_EQ(split_words("二〇二四"), (Words{"二〇", "〇二", "二四"}));
 }

@@ -576,12 +576,15 @@ TEST_P(HttpServerTest, AClientWhoseCallIsStoppedDoesNotWaitForTheReply) {
   address.port = std::to_string(server_->port());
   ClientRequest request;
   request.target = "/held";
-  int asked = 0;
-  request.stopped = [&] { return ++asked > 1; };
+  request.stopped = [&] {
+    const std::lock_guard lock(service_.mu);
+    return !service_.held.empty();
+  };
   const auto reply = http_call(address, request);
   ASSERT_TRUE(reply.ok()) << reply.status().to_string();
   EXPECT_EQ(reply->status, 0);
-  ASSERT_NE(service_.take(), nullptr);
+  const auto held = service_.take();
+  ASSERT_NE(held, nullptr);
   EXPECT_TRUE(service_.wait([this] { return service_.disconnects == 1; }));
 }
 
