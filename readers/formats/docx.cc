@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -19,12 +18,6 @@ bool is_wanted(std::string_view name) {
          name == "word/endnotes.xml" || name == "docProps/core.xml";
 }
 
-int number(std::string_view text, int fallback) {
-  int out = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() ? out : fallback;
-}
-
 /// Levels of headings by the id of a style. Ids are translated in some versions of Word; the name
 /// "heading 1" and the outline level are not.
 std::map<std::string, int, std::less<>> heading_styles(const pugi::xml_document& styles) {
@@ -37,11 +30,11 @@ std::map<std::string, int, std::less<>> heading_styles(const pugi::xml_document&
     const auto outline = local_child(local_child(style, "pPr"), "outlineLvl");
     int level = 0;
     if (name.starts_with("heading ") || name.starts_with("Heading "))
-      level = number(name.substr(8), 0);
+      level = name.size() == 9 ? name[8] - '0' : 0;
     else if (name == "Title" || name == "title")
       level = 1;
     else if (outline)
-      level = number(local_attribute(outline, "val"), 9) + 1;
+      level = local_number(outline, "val", 9) + 1;
     if (level >= 1 && level <= 9) out[id] = level;
   }
   return out;
@@ -105,7 +98,7 @@ class DocxReader {
     const auto found = headings_.find(style);
     int level = found == headings_.end() ? 0 : found->second;
     if (const auto outline = local_child(properties, "outlineLvl"))
-      level = number(local_attribute(outline, "val"), 9) + 1;
+      level = local_number(outline, "val", 9) + 1;
     const std::string trimmed = text.substr(std::min(text.find_first_not_of(" \t\n"), text.size()));
     if (trimmed.empty()) return;
     const bool item = static_cast<bool>(local_child(properties, "numPr"));
@@ -160,8 +153,7 @@ class DocxReader {
     each(node, "tr", [&](const pugi::xml_node& row) {
       std::vector<std::string> cells;
       const auto skip = [&](const pugi::xml_node& columns, int fewer) {
-        const int n = std::clamp(number(local_attribute(columns, "val"), 0) - fewer, 0,
-                                 kMostSpanned);
+        const int n = std::clamp(local_number(columns, "val", 0) - fewer, 0, kMostSpanned);
         cells.resize(cells.size() + to_size(n));
       };
       skip(local_child(local_child(row, "trPr"), "gridBefore"), 0);

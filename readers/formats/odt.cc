@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,12 +15,6 @@ namespace {
 
 bool is_wanted(std::string_view name) {
   return name == "content.xml" || name == "meta.xml" || name == "META-INF/manifest.xml";
-}
-
-int number(std::string_view text, int fallback) {
-  int out = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() ? out : fallback;
 }
 
 class OdtReader {
@@ -51,16 +44,7 @@ class OdtReader {
       if (local_name(sheet) != "table") continue;
       std::vector<TableLines::Row> found;
       collect_rows(sheet, found);
-      if (found.empty()) continue;
-      builder_.heading(1, local_attribute(sheet, "name"));
-      TableLines table(/*titled=*/true);
-      bool first = true;
-      for (const TableLines::Row& row : found) {
-        const std::string line = table.line(row);
-        if (line.empty()) continue;
-        first ? builder_.paragraph(line) : builder_.line(line);
-        first = false;
-      }
+      if (!found.empty()) add_sheet(local_attribute(sheet, "name"), found, builder_);
     }
   }
   /// Adds each slide as a page and a section.
@@ -98,7 +82,7 @@ class OdtReader {
     inline_text(node, text);
     text.erase(0, std::min(text.find_first_not_of(" \t\n"), text.size()));
     if (text.empty()) return;
-    const int level = std::clamp(number(local_attribute(node, "outline-level"), 1), 1, 9);
+    const int level = std::clamp(local_number(node, "outline-level", 1), 1, 9);
     if (heading && level == 1 && first_heading_.empty()) first_heading_ = text;
     if (heading)
       builder_.heading(level, text);
@@ -122,7 +106,7 @@ class OdtReader {
             out += ' ';
         }
       } else if (name == "s") {
-        out.append(to_size(std::clamp(number(local_attribute(child, "c"), 1), 1, 64)), ' ');
+        out.append(to_size(std::clamp(local_number(child, "c", 1), 1, 64)), ' ');
       } else if (name == "tab") {
         out += '\t';
       } else if (name == "line-break") {
@@ -162,7 +146,7 @@ class OdtReader {
         std::string text;
         inline_text(cell, text);
         text = squeezed(text);
-        const int times = std::clamp(number(local_attribute(cell, "number-columns-repeated"), 1), 1,
+        const int times = std::clamp(local_number(cell, "number-columns-repeated", 1), 1,
                                      text.empty() ? kMostEmpty : kMostRepeated);
         cells.insert(cells.end(), to_size(times), text);
       }

@@ -66,4 +66,19 @@ std::string TableLines::line(const Row& row) {
   return line;
 }
 
+void add_sheet(std::string_view name, std::span<const TableLines::Row> rows,
+               DocumentBuilder& builder) {
+  builder.heading(1, name);
+  TableLines table(/*titled=*/true);
+  bool first = true;
+  const auto add = [&](const std::string& line) {
+    if (line.empty()) return;
+    first ? builder.paragraph(line) : builder.line(line);
+    first = false;
+  };
+  for (const TableLines::Row& row : rows) add(table.line(row));
+  if (!first) return;
+  for (const std::string& column : table.names()) add(column);  // a table of names only
+}
+
 }  // namespace quire

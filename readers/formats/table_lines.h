@@ -1,8 +1,12 @@
 /// Lines of a table in which every value has the name of its column.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "readers/formats/document_builder.h"
 
 namespace quire {
 
@@ -27,5 +31,9 @@ class TableLines {
   Row names_;
   bool begun_ = false;
 };
+
+/// Adds a sheet as a section: its name, then the lines of its rows.
+void add_sheet(std::string_view name, std::span<const TableLines::Row> rows,
+               DocumentBuilder& builder);
 
 }  // namespace quire

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -27,12 +26,6 @@ bool is_wanted(std::string_view name) {
          name == "docProps/core.xml";
 }
 
-int number(std::string_view text, int otherwise) {
-  int out = otherwise;
-  (void)std::from_chars(text.data(), text.data() + text.size(), out);
-  return out;
-}
-
 /// Returns the text of a string item or an inline string; how it is pronounced is left out.
 std::string text_of(const pugi::xml_node& item) {
   std::string out;
@@ -56,10 +49,10 @@ struct Workbook {
 std::vector<std::string> read_formats(const pugi::xml_node& styles) {
   std::map<int, std::string> codes;
   for (const auto& format : local_child(styles, "numFmts").children())
-    codes[number(local_attribute(format, "numFmtId"), -1)] = local_attribute(format, "formatCode");
+    codes[local_number(format, "numFmtId", -1)] = local_attribute(format, "formatCode");
   std::vector<std::string> out;
   for (const auto& style : local_child(styles, "cellXfs").children()) {
-    const int id = number(local_attribute(style, "numFmtId"), 0);
+    const int id = local_number(style, "numFmtId", 0);
     const auto own = codes.find(id);
     out.emplace_back(own != codes.end() ? std::string_view(own->second) : built_in_format(id));
   }
@@ -88,7 +81,7 @@ std::string shown(const pugi::xml_node& cell, const Workbook& book) {
   }
   if (type == "b") return value == "0" ? "FALSE" : "TRUE";
   if (!type.empty() && type != "n") return squeezed(value);  // of a formula, a date, an error
-  const auto style = static_cast<std::size_t>(number(local_attribute(cell, "s"), 0));
+  const auto style = static_cast<std::size_t>(local_number(cell, "s", 0));
   const std::string_view format = style < book.formats.size()
                                       ? std::string_view(book.formats[style])
                                       : std::string_view();
@@ -123,21 +116,6 @@ Result<std::vector<TableLines::Row>> rows_of(const pugi::xml_node& sheet, const 
   for (TableLines::Row& row : rows)
     row.erase(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(std::min(left, row.size())));
   return rows;
-}
-
-void add_sheet(const std::string& name, const std::vector<TableLines::Row>& rows,
-               DocumentBuilder& builder) {
-  builder.heading(1, name);
-  TableLines table(/*titled=*/true);
-  bool first = true;
-  const auto add = [&](const std::string& line) {
-    if (line.empty()) return;
-    first ? builder.paragraph(line) : builder.line(line);
-    first = false;
-  };
-  for (const TableLines::Row& row : rows) add(table.line(row));
-  if (!first) return;
-  for (const std::string& column : table.names()) add(column);  // a table of names only
 }
 
 }  // namespace

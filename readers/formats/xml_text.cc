@@ -1,5 +1,7 @@
 #include "readers/formats/xml_text.h"
 
+#include <charconv>
+
 namespace quire {
 namespace {
 
@@ -57,6 +59,13 @@ std::string_view local_attribute(const pugi::xml_node& node, std::string_view wa
       return attribute.value();
   }
   return {};
+}
+
+int local_number(const pugi::xml_node& node, std::string_view name, int otherwise) {
+  const std::string_view text = local_attribute(node, name);
+  int out = otherwise;
+  (void)std::from_chars(text.data(), text.data() + text.size(), out);
+  return out;
 }
 
 pugi::xml_node local_child(const pugi::xml_node& node, std::string_view name) {

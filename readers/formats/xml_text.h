@@ -20,6 +20,8 @@ std::string_view local_name(const pugi::xml_node& node);
 /// Returns the value of the attribute with this local name; empty: there is none.
 std::string_view local_attribute(const pugi::xml_node& node, std::string_view name);
 /// Returns the first child with this local name; null: there is none.
+/// Returns an attribute as a whole number; `otherwise` where it is none.
+int local_number(const pugi::xml_node& node, std::string_view name, int otherwise);
 pugi::xml_node local_child(const pugi::xml_node& node, std::string_view name);
 /// Returns the text of the first node below `node` with this local name.
 std::string text_of_first(const pugi::xml_node& node, std::string_view name);

@@ -460,6 +460,12 @@ TEST(OdtReader, WorkbooksAndSlidesAreReadToo) {
           "staff.ods")
           .text,
       "# Staff\n\nName: Ada; City: London\n");
+  EXPECT_EQ(
+      one(with("spreadsheet", "<table:table table:name=\"Names\"><table:table-row>" + cell("Name") +
+                                  cell("City") + "</table:table-row></table:table>"),
+          "names.ods")
+          .text,
+      "# Names\n\nName\nCity\n");
   const auto show = one(
       with("presentation",
            "<draw:page><draw:frame presentation:class=\"outline\"><draw:text-box><text:p>Body."
