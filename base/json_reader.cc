@@ -247,6 +247,12 @@ std::vector<std::string> JsonReader::strings(std::string_view member, std::size_
   return out;
 }
 
+void JsonReader::pass_nulls() {
+  if (object_ == nullptr) return;
+  for (const auto& member : *object_)
+    if (member.value().is_null()) known_.emplace_back(member.key().data(), member.key().size());
+}
+
 void JsonReader::finish() {
   if (!ok() || object_ == nullptr) return;
   for (const auto& member : *object_) {

@@ -95,6 +95,10 @@ class JsonReader {
   std::vector<std::string> strings(std::string_view member, std::size_t max_size = SIZE_MAX,
                                    JsonNeed need = JsonNeed::kOptional);
 
+  /// Marks members that are null as known, whatever their names. Clients send answers back with all
+  /// members that newer versions of their packages know, null where the answer had none.
+  void pass_nulls();
+
   /// Fails on members that were not read, and suggests the nearest known name. It must be called
   /// last. Readers that skip it accept unknown members.
   void finish();

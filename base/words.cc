@@ -13,14 +13,17 @@
 namespace quire {
 namespace {
 
+bool is_han(char32_t c) {
+  return (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) ||
+         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x20000 && c <= 0x323AF);
+}
+
 /// Returns whether the script has no spaces between words. Marks that repeat a character and digits
 /// of Han stand among its characters: U+3005 is the second one of the word for people.
 bool is_unspaced(char32_t c) {
   return c == 0x3005 || c == 0x3007 || (c >= 0x3021 && c <= 0x3029) ||
          (c >= 0x3031 && c <= 0x3035) || c == 0x303B || (c >= 0x3040 && c <= 0x30FF) ||
-         (c >= 0x31F0 && c <= 0x31FF) || (c >= 0x3400 && c <= 0x4DBF) ||
-         (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xF900 && c <= 0xFAFF) ||
-         (c >= 0x20000 && c <= 0x323AF) || (c >= 0x0E00 && c <= 0x0EFF) ||
+         (c >= 0x31F0 && c <= 0x31FF) || is_han(c) || (c >= 0x0E00 && c <= 0x0EFF) ||
          (c >= 0x1000 && c <= 0x109F) || (c >= 0x1780 && c <= 0x17FF);
 }
 
@@ -64,7 +67,8 @@ bool is_ascii(std::string_view text) {
 /// Takes folded characters one by one, each with the byte of the text that it comes from.
 class Collector {
  public:
-  explicit Collector(Stemmer& stemmer) : stemmer_(stemmer) {}
+  Collector(Stemmer& stemmer, bool with_single_han)
+      : stemmer_(stemmer), with_single_han_(with_single_han) {}
 
   void add(char32_t c, std::size_t byte) {
     if (is_accent(c)) {  // part of its letter, and no end of a word
@@ -78,6 +82,10 @@ class Collector {
       end_word();
       if (previous_ != 0) put(place_).append(text_of(previous_)).append(text_of(c));
       pending_ = previous_ == 0;
+      if (with_single_han_ && is_han(c)) {
+        put(byte) = text_of(c);
+        pending_ = false;
+      }
       previous_ = c;
       place_ = byte;
     } else {
@@ -128,6 +136,7 @@ class Collector {
   }
 
   Stemmer& stemmer_;
+  const bool with_single_han_;
   std::vector<Word> words_;
   std::string word_;
   std::size_t place_ = 0;  ///< of the word, or of the run's last character
@@ -135,13 +144,11 @@ class Collector {
   bool pending_ = false;   ///< it is the run's only character so far
 };
 
-}  // namespace
-
-std::vector<Word> placed_words(std::string_view text, Stemmer& stemmer) {
+std::vector<Word> collected(std::string_view text, Stemmer& stemmer, bool with_single_han) {
   constexpr auto kOptions = static_cast<utf8proc_option_t>(
       UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_DECOMPOSE | UTF8PROC_CASEFOLD | UTF8PROC_IGNORE);
   if (tokenizer_internal::valid_utf8_prefix(text) != text.size()) return {};
-  Collector words(stemmer);
+  Collector words(stemmer, with_single_han);
   std::array<utf8proc_int32_t, 32> folded;  // no character has more than 18
   for (std::size_t i = 0; i < text.size();) {
     char32_t c = 0;
@@ -161,10 +168,24 @@ std::vector<Word> placed_words(std::string_view text, Stemmer& stemmer) {
   return words.take();
 }
 
+std::vector<std::string> texts_of(std::vector<Word> words) {
+  std::vector<std::string> texts;
+  for (Word& word : words) texts.push_back(std::move(word.text));
+  return texts;
+}
+
+}  // namespace
+
+std::vector<Word> placed_words(std::string_view text, Stemmer& stemmer) {
+  return collected(text, stemmer, false);
+}
+
 std::vector<std::string> split_words(std::string_view text, Stemmer& stemmer) {
-  std::vector<std::string> words;
-  for (Word& word : placed_words(text, stemmer)) words.push_back(std::move(word.text));
-  return words;
+  return texts_of(placed_words(text, stemmer));
+}
+
+std::vector<std::string> index_words(std::string_view text, Stemmer& stemmer) {
+  return texts_of(collected(text, stemmer, true));
 }
 
 std::vector<std::string> split_words(std::string_view text) {

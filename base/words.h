@@ -33,6 +33,9 @@ std::vector<Word> placed_words(std::string_view text, Stemmer& stemmer);
 std::vector<std::string> split_words(std::string_view text, Stemmer& stemmer);
 /// Returns the words themselves, without stemming.
 std::vector<std::string> split_words(std::string_view text);
+/// Returns the words that a text is found by: those of split_words(), and each Han character of a
+/// run besides, so that a question of one character finds it within a run.
+std::vector<std::string> index_words(std::string_view text, Stemmer& stemmer);
 
 /// A title of fewer bytes, all words together, is no name.
 inline constexpr std::size_t kShortestName = 3;

@@ -224,6 +224,24 @@ TEST(JsonReader, TheFirstErrorIsKept) {
   EXPECT_EQ(error_of("{}", [](JsonReader& r) { r.fail("", "empty"); }).path, "cache");
 }
 
+TEST(JsonReader, NullsOfAnyNameCanBePassed) {
+  const auto value = parse_json(R"({"new":null})");
+  ASSERT_TRUE(value.ok());
+  for (const bool pass : {false, true}) {
+    JsonReader r(*value, "");
+    if (pass) r.pass_nulls();
+    r.finish();
+    EXPECT_EQ(r.ok(), pass);
+  }
+  EXPECT_EQ(error_of(R"({"new":null,"newer":1})",
+                     [](JsonReader& r) {
+                       r.pass_nulls();
+                       r.finish();
+                     })
+                .path,
+            "cache.newer");
+}
+
 TEST(JsonReader, UnknownMembersComeWithTheNearestName) {
   const auto read = [](JsonReader& r) {
     std::int64_t n = 0;

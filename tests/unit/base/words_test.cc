@@ -36,6 +36,13 @@ TEST(SplitWords, MarksOfRepetitionAndHanZeroBelongToTheirWords) {
   EXPECT_EQ(split_words("二〇二四"), (Words{"二〇", "〇二", "二四"}));
 }
 
+TEST(IndexWords, HaveEachHanCharacterOfARunBesides) {
+  Stemmer none("none");
+  EXPECT_EQ(index_words("猫喝水", none), (Words{"猫", "猫喝", "喝", "喝水", "水"}));
+  EXPECT_EQ(index_words("猫 and 水", none), (Words{"猫", "and", "水"}));
+  EXPECT_EQ(index_words("ねこ", none), split_words("ねこ"));
+}
+
 TEST(TitleWords, AreWhatATextNamesADocumentBy) {
   Stemmer english("english");
   EXPECT_EQ(title_words("Get Low (Dillon Francis and DJ Snake song)", english),
