@@ -9,7 +9,7 @@
 
 namespace quire::cpu {
 
-/// Owns aligned, uninitialized bytes. Buffers of 4 MiB and more request huge pages. Throws
+/// Owns aligned, uninitialized bytes. Buffers of 2 MiB and more request huge pages. Throws
 /// std::bad_alloc.
 class AlignedBuffer {
  public:

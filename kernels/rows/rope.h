@@ -1,5 +1,5 @@
-/// This file declares tables and rotation of rotary position embedding (RoFormer, Llama-3.1 and
-/// YaRN scalings).
+/// This file declares tables and rotation of rotary position embedding (RoFormer; Llama-3.1, YaRN
+/// and LongRoPE scalings).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace quire {
 
-enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn };
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongRope };
 
 /// Everything that determines the rotation. Angles are position * frequency in f32, as in the usual
 /// reference implementations.
@@ -20,11 +20,15 @@ struct RopeConfig {
   float theta = 10000.0f;
   bool interleaved = false;  ///< pairs (2c, 2c+1) instead of (c, c + r/2)
   RopeScaling scaling = RopeScaling::kNone;
-  float factor = 1.0f;                                    ///< linear, llama3, yarn
+  float factor = 1.0f;                                    ///< of all but kNone
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  ///< llama3
   float beta_fast = 32.0f, beta_slow = 1.0f;              ///< yarn
-  float attention_factor = 0.0f;           ///< yarn: multiplies cos and sin; 0 = 0.1 ln(factor) + 1
-  std::int64_t original_max_position = 0;  ///< llama3, yarn
+  /// yarn, longrope: multiplies cos and sin. 0: 0.1 ln(factor) + 1 (yarn), or
+  /// sqrt(1 + ln(factor) / ln(original_max_position)) (longrope).
+  float attention_factor = 0.0f;
+  std::int64_t original_max_position = 0;  ///< of all but kNone and linear
+  /// longrope: divides each frequency, [rotary_dim / 2] (arXiv 2402.13753).
+  std::vector<float> divisors = {};
 };
 
 /// Base frequencies after scaling, [rotary_dim / 2], and the factor on cos and sin.

@@ -30,6 +30,15 @@ Status check_config(const RopeConfig& c) {
   if (c.scaling == RopeScaling::kLinear) return {};
   if (c.original_max_position <= 0)
     return Status::invalid("rope_scaling.original_max_position_embeddings", "must be at least 1");
+  if (c.scaling == RopeScaling::kLongRope) {
+    const bool positive = std::ranges::all_of(c.divisors,
+                                              [](float d) { return d > 0.0f && std::isfinite(d); });
+    if (!positive || std::ssize(c.divisors) != c.rotary_dim / 2)
+      return Status::invalid("rope_scaling", "must have a positive divisor for each of " +
+                                                 std::to_string(c.rotary_dim / 2) + " frequencies");
+    if (c.original_max_position < 2)
+      return Status::invalid("rope_scaling.original_max_position_embeddings", "must be at least 2");
+  }
   if (c.scaling == RopeScaling::kLlama3 &&
       !(c.low_freq_factor > 0.0f && c.high_freq_factor > c.low_freq_factor)) {
     return Status::invalid("rope_scaling.high_freq_factor",
@@ -80,6 +89,14 @@ void scale_yarn(const RopeConfig& c, std::vector<float>& f) {
   }
 }
 
+float long_rope_attention_scale(const RopeConfig& c) {
+  if (c.attention_factor > 0.0f) return c.attention_factor;
+  if (c.factor <= 1.0f) return 1.0f;
+  return static_cast<float>(
+      std::sqrt(1.0 + std::log(static_cast<double>(c.factor)) /
+                          std::log(static_cast<double>(c.original_max_position))));
+}
+
 }  // namespace
 
 Result<RopeFrequencies> rope_frequencies(const RopeConfig& config) {
@@ -89,8 +106,10 @@ Result<RopeFrequencies> rope_frequencies(const RopeConfig& config) {
   out.inverse_frequency.resize(half);
   for (std::int32_t c = 0; c < half; ++c) {
     const float exponent = static_cast<float>(2 * c) / static_cast<float>(config.rotary_dim);
-    out.inverse_frequency[c] = 1.0f / static_cast<float>(std::pow(static_cast<double>(config.theta),
-                                                                  static_cast<double>(exponent)));
+    const auto power = static_cast<float>(
+        std::pow(static_cast<double>(config.theta), static_cast<double>(exponent)));
+    const bool divided = config.scaling == RopeScaling::kLongRope;
+    out.inverse_frequency[c] = 1.0f / (divided ? config.divisors[to_size(c)] * power : power);
   }
   switch (config.scaling) {
     case RopeScaling::kNone:
@@ -107,6 +126,9 @@ Result<RopeFrequencies> rope_frequencies(const RopeConfig& config) {
                                 ? config.attention_factor
                                 : static_cast<float>(
                                       0.1 * std::log(static_cast<double>(config.factor)) + 1.0);
+      break;
+    case RopeScaling::kLongRope:
+      out.attention_scale = long_rope_attention_scale(config);
       break;
   }
   return out;

@@ -210,6 +210,28 @@ TEST(RopeRotateTest, MatchesTheReferenceOnOddShapes) {
   }
 }
 
+TEST(RopeTableTest, LongRopeDividesEachFrequencyAndScalesCosAndSin) {
+  RopeConfig c;
+  c.head_dim = 16;
+  c.rotary_dim = 8;
+  c.scaling = RopeScaling::kLongRope;
+  c.factor = 16;
+  c.original_max_position = 256;
+  c.divisors = {1, 2, 4, 0.5f};
+  const auto f = rope_frequencies(c);
+  ASSERT_TRUE(f.ok()) << f.status().to_string();
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_FLOAT_EQ(f->inverse_frequency[i],
+                    1 / (c.divisors[i] * std::pow(c.theta, static_cast<float>(i) / 4)));
+  EXPECT_FLOAT_EQ(f->attention_scale, std::sqrt(1.5f)) << "1 + ln 16 / ln 256";
+  c.attention_factor = 1.25f;
+  EXPECT_EQ(rope_frequencies(c)->attention_scale, 1.25f);
+  c.divisors.pop_back();
+  EXPECT_EQ(rope_frequencies(c).status().field(), "rope_scaling");
+  c.divisors.push_back(0);
+  EXPECT_EQ(rope_frequencies(c).status().field(), "rope_scaling");
+}
+
 TEST(RopeArgsTest, WrongArgumentsAreNamed) {
   RopeConfig c = config_of(RopeScaling::kNone, 64);
   c.rotary_dim = 63;

@@ -216,6 +216,37 @@ TEST(ParallelTest, CallsFromSeveralThreadsAndFromInsideAreAllDone) {
   EXPECT_EQ(total, long{kCallers} * kRounds * kTasks * 10);
 }
 
+TEST(ParallelTest, WhatATaskThrowsReachesTheCallerAndThePoolGoesOn) {
+  for (const int threads : {1, 2, 5}) {
+    set_num_threads(threads);
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int> inside{0}, calls{0};
+      const auto task = [&](std::int64_t i) {
+        ++inside;
+        ++calls;
+        if (i % 7 == 3) {
+          --inside;
+          throw std::bad_alloc();
+        }
+        --inside;
+      };
+      EXPECT_THROW(parallel_tasks(100, task), std::bad_alloc);
+      EXPECT_EQ(inside, 0) << "nobody is left in a task";
+      EXPECT_LT(calls, 100) << "what had not begun is left out";
+      EXPECT_THROW(parallel_for(100, 1,
+                                [&](std::int64_t begin, std::int64_t end) {
+                                  for (std::int64_t i = begin; i < end; ++i) task(i);
+                                }),
+                   std::bad_alloc);
+      std::atomic<int> done{0};
+      parallel_tasks(100, [&](std::int64_t) { ++done; });
+      EXPECT_EQ(done, 100);
+      EXPECT_EQ(num_threads(), threads) << "the caller is in no task";
+    }
+  }
+  set_num_threads(0);
+}
+
 TEST(ParallelTest, InsideATaskThereIsOneThread) {
   set_num_threads(4);
   parallel_tasks(8, [](std::int64_t) { EXPECT_EQ(num_threads(), 1); });
