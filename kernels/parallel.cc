@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace quire {
@@ -63,7 +65,7 @@ class Team {
     for (std::thread& t : threads_) t.join();
   }
 
-  /// Runs a job; returns false if another thread owns the pool.
+  /// Runs a job; returns false if another thread owns the pool. Throws what a task threw first.
   bool run(std::int64_t n, int helpers, const Task& task) {
     if (owned_.exchange(true, std::memory_order_acquire)) return false;
     task_ = &task;
@@ -80,19 +82,26 @@ class Team {
       while ((state = state_.load(std::memory_order_acquire)) != 0)
         state_.wait(state, std::memory_order_acquire);
     }
+    const std::exception_ptr thrown = std::exchange(thrown_, nullptr);
+    threw_.store(false, std::memory_order_relaxed);
     owned_.store(false, std::memory_order_release);
+    if (thrown) std::rethrow_exception(thrown);
     return true;
   }
 
  private:
   static constexpr std::uint32_t kOpen = 1u << 31;  // the other bits count helpers inside
 
-  // a task that throws ends the process, because others may still use the job
   void work() noexcept {
     t_in_task = true;
-    for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < end_;
-         i = next_.fetch_add(1, std::memory_order_relaxed))
-      (*task_)(i);
+    try {
+      for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < end_;
+           i = next_.fetch_add(1, std::memory_order_relaxed))
+        (*task_)(i);
+    } catch (...) {
+      next_.store(end_, std::memory_order_relaxed);
+      if (!threw_.exchange(true, std::memory_order_relaxed)) thrown_ = std::current_exception();
+    }
     t_in_task = false;
   }
 
@@ -129,6 +138,8 @@ class Team {
   const Task* task_ = nullptr;
   std::int64_t end_ = 0;
   std::atomic<std::int64_t> next_{0};
+  std::atomic<bool> threw_{false};
+  std::exception_ptr thrown_;  // written by the thread that set threw_, read by the owner
 };
 
 }  // namespace
