@@ -104,8 +104,9 @@ void read_weight_row(const WeightPart& part, std::int64_t row, std::int64_t k, D
 
 namespace internal {
 
-bool kept_as_is(const WeightPart& part) {
+bool kept_as_is(const WeightPart& part, GroupKind kind) {
   if (!part.blocks) return false;
+  if (kind == GroupKind::kFloat8) return true;
   switch (*part.blocks) {
     case BlockType::kQ4_0:
     case BlockType::kQ4_1:
@@ -125,6 +126,15 @@ bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::i
   const std::int64_t per_block = block_weights(type) / kGroupInputs;
   const std::byte* block = row_blocks(part, row, k) + group / per_block * block_bytes(type);
   out = {};
+  constexpr std::uint16_t kExponent = 0x7c00;
+  if (type == BlockType::kF8_E4M3) {
+    float scale = 0;
+    std::memcpy(&scale, block, sizeof scale);
+    // Usual scales are a thousandth, where f16 begins to lose bits.
+    out.scale = f32_to_f16(scale * 256);
+    std::memcpy(out.q, block + sizeof scale, sizeof out.q);
+    return (out.scale & kExponent) != kExponent;
+  }
   out.scale = read_u16(block);
   std::int8_t numbers[kGroupInputs];
   if (block_numbers(type, block, numbers)) {
@@ -146,7 +156,6 @@ bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::i
       out.q[j] = static_cast<std::uint8_t>(byte_of(nibbles, j) >> (i % 2 * 4) & 15);
     }
   }
-  constexpr std::uint16_t kExponent = 0x7c00;
   return (out.scale & kExponent) != kExponent && (out.minimum & kExponent) != kExponent;
 }
 

@@ -18,6 +18,7 @@ enum class GroupKind : std::uint8_t {
   kFour,     ///< four bits: scale * (q - 8)
   kFourMin,  ///< four bits and an f16 minimum: scale * q + minimum
   kEight,    ///< eight bits: scale * (q - 128)
+  kFloat8,   ///< a float of eight bits: scale * e4m3_to_f32(q) / 256; CUDA only
 };
 
 /// A group of one output: 32 neighbouring weights of a row.
@@ -28,7 +29,8 @@ struct WeightGroup {
 
 /// Returns how kW4 and kW8 store a part. Blocks of four bits stay as they are (Q4_K's scales are
 /// rounded to f16), and so do the numbers of Q5_0, Q8_0 and IQ4_NL, as kEight. Other blocks are
-/// rounded to kEight. Values become kFour with kW4 and kEight with kW8.
+/// rounded to kEight, on a GPU those of F8_E4M3 to kFloat8 (engine/device/device_weights.h), where
+/// scales are rounded to f16. Values become kFour with kW4 and kEight with kW8.
 GroupKind group_kind(const WeightPart& part, WeightFormat format);
 
 /// Returns the version of how groups of such blocks are stored. It is part of the digest of a
@@ -56,8 +58,8 @@ Status no_such_groups();
 
 namespace internal {
 
-/// Returns whether groups of the part are copied from its blocks.
-bool kept_as_is(const WeightPart& part);
+/// Returns whether groups of the part, stored as `kind`, are copied from its blocks.
+bool kept_as_is(const WeightPart& part, GroupKind kind);
 /// Reads group `group` of a row of such blocks.
 bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::int64_t group,
                 WeightGroup& out);
@@ -72,7 +74,7 @@ bool take_steps(const WeightPart& part, std::int64_t row, std::int64_t k,
 template <class Put>
 bool each_group(const WeightPart& part, std::int64_t row, std::int64_t k, DType dtype,
                 GroupKind kind, float* values, Put put) {
-  const bool as_is = internal::kept_as_is(part);
+  const bool as_is = internal::kept_as_is(part, kind);
   std::vector<float> steps;
   bool stepped = false;
   if (!as_is) {

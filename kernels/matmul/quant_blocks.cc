@@ -1,6 +1,8 @@
 #include "kernels/matmul/quant_blocks.h"
 
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/dtype.h"
@@ -13,7 +15,7 @@ namespace {
 
 using Byte = std::uint8_t;
 
-/// A layout, and the offsets of its f16 scales in a block (-1: it has only one).
+/// A layout, and the offsets of its f16 scales in a block (-1: there is none).
 struct Layout {
   std::string_view name;
   std::int64_t weights, bytes;
@@ -32,6 +34,7 @@ constexpr std::array<Layout, kNumBlockTypes> kLayouts = {{
     {"Q5_K", 256, 176, 0, 2},
     {"Q6_K", 256, 210, 208, -1},
     {"IQ4_NL", 32, 18, 0, -1},
+    {"F8_E4M3", 32, 36, -1, -1},
 }};
 
 const Layout& layout(BlockType type) { return kLayouts[at(type)]; }
@@ -199,6 +202,26 @@ void expand_q6_k(const Byte* b, float* out) {
   }
 }
 
+float scale_of_floats(const Byte* b) {
+  float d = 0;
+  std::memcpy(&d, b, sizeof d);
+  return d;
+}
+
+/// Layout: d in f32, 32 floats of eight bits.
+void expand_f8_e4m3(const Byte* b, float* out) {
+  const float d = scale_of_floats(b);
+  for (int i = 0; i < 32; ++i) out[i] = d * e4m3_to_f32(b[4 + i]);
+}
+
+bool floats_are_finite(const Byte* b) {
+  if (!std::isfinite(scale_of_floats(b))) return false;
+  for (int i = 0; i < 32; ++i) {
+    if ((b[4 + i] & 0x7F) == 0x7F) return false;
+  }
+  return true;
+}
+
 using Expand = void (*)(const Byte*, float*);
 
 Expand expand_of(BlockType type) {
@@ -225,11 +248,20 @@ Expand expand_of(BlockType type) {
       return expand_q6_k;
     case BlockType::kIQ4_NL:
       return expand_numbers<numbers_iq4_nl>;
+    case BlockType::kF8_E4M3:
+      return expand_f8_e4m3;
   }
   return expand_numbers<numbers_q4_0>;  // not reached: every enumerator returned above
 }
 
 }  // namespace
+
+float e4m3_to_f32(std::uint8_t bits) {
+  const std::uint32_t low = bits & 0x7Fu;
+  if (low == 0x7F) return std::bit_cast<float>(0x7FC00000u);
+  // In the place of an f32's exponent and fraction the value is 2^-120 times as large.
+  return std::bit_cast<float>((bits & 0x80u) << 24 | low << 20) * 0x1p120f;
+}
 
 std::int64_t block_weights(BlockType type) { return layout(type).weights; }
 std::int64_t block_bytes(BlockType type) { return layout(type).bytes; }
@@ -274,6 +306,10 @@ bool blocks_are_finite(BlockType type, const void* blocks, std::int64_t num_bloc
   const Layout& l = layout(type);
   const auto* b = static_cast<const Byte*>(blocks);
   for (std::int64_t i = 0; i < num_blocks; ++i, b += l.bytes) {
+    if (type == BlockType::kF8_E4M3) {
+      if (!floats_are_finite(b)) return false;
+      continue;
+    }
     if (!half_is_finite(b + l.scale_at) || (l.second_at >= 0 && !half_is_finite(b + l.second_at)))
       return false;
   }

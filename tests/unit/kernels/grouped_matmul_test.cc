@@ -243,6 +243,13 @@ std::vector<std::byte> random_blocks(BlockType type, std::int64_t count, std::ui
       case BlockType::kQ5_K:
         put_half(b, 0), put_half(b, 2);
         break;
+      case BlockType::kF8_E4M3: {
+        const float scale = static_cast<float>(generator() % 1000 + 1) / 500000.0f;
+        std::memcpy(out.data() + b * bytes, &scale, sizeof scale);
+        for (std::int64_t i = 4; i < bytes; ++i)
+          out[static_cast<std::size_t>(b * bytes + i)] &= std::byte{0xFE};
+        break;
+      }
       default:
         put_half(b, 0);
     }

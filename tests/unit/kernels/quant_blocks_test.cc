@@ -3,9 +3,11 @@
 #include "kernels/matmul/quant_blocks.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -65,7 +67,7 @@ TEST(QuantBlocksTest, EveryTypeExpandsToTheBitsOfTheReference) {
     EXPECT_EQ(out.back(), 42.0f) << "written past the end";
     EXPECT_TRUE(blocks_are_finite(c.type, c.blocks.data(), c.num_blocks));
   }
-  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kNumBlockTypes));
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kNumGgmlTypes));
 }
 
 TEST(QuantBlocksTest, BlocksMayLieAtAnyAddress) {
@@ -98,6 +100,37 @@ TEST(QuantBlocksTest, AScaleThatIsNoNumberIsFoundInAnyBlock) {
   }
 }
 
+TEST(QuantBlocksTest, FloatsOfEightBitsAreTheirValues) {
+  EXPECT_EQ(e4m3_to_f32(0x00), 0.0f);
+  EXPECT_TRUE(std::signbit(e4m3_to_f32(0x80)));
+  EXPECT_EQ(e4m3_to_f32(0x01), 0x1p-9f);
+  EXPECT_EQ(e4m3_to_f32(0x07), 7 * 0x1p-9f);
+  EXPECT_EQ(e4m3_to_f32(0x08), 0x1p-6f);
+  EXPECT_EQ(e4m3_to_f32(0x38), 1.0f);
+  EXPECT_EQ(e4m3_to_f32(0xC1), -2.25f);
+  EXPECT_EQ(e4m3_to_f32(0x7E), 448.0f);
+  EXPECT_TRUE(std::isnan(e4m3_to_f32(0x7F)) && std::isnan(e4m3_to_f32(0xFF)));
+
+  const std::int64_t bytes = block_bytes(BlockType::kF8_E4M3);
+  std::vector<std::uint8_t> blocks(static_cast<std::size_t>(2 * bytes), 0x38);
+  const float scales[] = {0.25f, -3.0f};
+  for (std::size_t b = 0; b < 2; ++b)
+    std::memcpy(blocks.data() + b * static_cast<std::size_t>(bytes), &scales[b], 4);
+  blocks[4] = 0x40;
+  std::vector<float> expected(64, 0.25f), out(64);
+  std::fill(expected.begin() + 32, expected.end(), -3.0f);
+  expected[0] = 0.5f;
+  dequantise_blocks(BlockType::kF8_E4M3, blocks.data(), 2, out.data());
+  EXPECT_EQ(out, expected);
+  EXPECT_TRUE(blocks_are_finite(BlockType::kF8_E4M3, blocks.data(), 2));
+  blocks.back() = 0xFF;
+  EXPECT_FALSE(blocks_are_finite(BlockType::kF8_E4M3, blocks.data(), 2));
+  EXPECT_TRUE(blocks_are_finite(BlockType::kF8_E4M3, blocks.data(), 1));
+  const float infinite = std::numeric_limits<float>::infinity();
+  std::memcpy(blocks.data(), &infinite, 4);
+  EXPECT_FALSE(blocks_are_finite(BlockType::kF8_E4M3, blocks.data(), 1));
+}
+
 TEST(QuantBlocksTest, SizesAreThoseOfTheFormat) {
   const std::map<BlockType, std::pair<std::int64_t, std::int64_t>> sizes = {
       {BlockType::kQ4_0, {32, 18}},   {BlockType::kQ4_1, {32, 20}},
@@ -105,7 +138,7 @@ TEST(QuantBlocksTest, SizesAreThoseOfTheFormat) {
       {BlockType::kQ8_0, {32, 34}},   {BlockType::kQ2_K, {256, 84}},
       {BlockType::kQ3_K, {256, 110}}, {BlockType::kQ4_K, {256, 144}},
       {BlockType::kQ5_K, {256, 176}}, {BlockType::kQ6_K, {256, 210}},
-      {BlockType::kIQ4_NL, {32, 18}}};
+      {BlockType::kIQ4_NL, {32, 18}}, {BlockType::kF8_E4M3, {32, 36}}};
   for (const auto& [type, size] : sizes) {
     EXPECT_EQ(block_weights(type), size.first) << block_type_name(type);
     EXPECT_EQ(block_bytes(type), size.second) << block_type_name(type);
