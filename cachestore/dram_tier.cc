@@ -5,9 +5,11 @@
 namespace quire {
 
 DramTier::DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
-                   std::function<bool(SegmentId)> is_pinned, TenantQuotas quotas)
+                   std::function<bool(SegmentId)> is_pinned, TenantQuotas quotas,
+                   std::shared_ptr<ValueMemorySource> memory)
     : capacity_(capacity_bytes),
       is_pinned_(std::move(is_pinned)),
+      memory_(std::move(memory)),
       orders_(policy, std::move(quotas), &TenantQuota::dram_bytes) {
   stats_.capacity_bytes = capacity_bytes;
 }
@@ -20,17 +22,17 @@ std::shared_ptr<const ValueBuffer> DramTier::find(const record::ValueName& name)
     return nullptr;
   }
   ++stats_.hits;
-  stats_.read_bytes += it->second->payload().size();
+  stats_.read_bytes += it->second.buffer->payload().size();
   // Without quotas all tenants have one order, and the segment need not be looked up.
   auto& tenant = orders_.has_quotas() ? *of_segment_.at(name.segment).tenant : orders_.of({});
   tenant.order().touch(name);
-  return it->second;
+  return it->second.buffer;
 }
 
 std::shared_ptr<const ValueBuffer> DramTier::peek(const record::ValueName& name) const {
   std::lock_guard lock(mu_);
   const auto it = values_.find(name);
-  return it == values_.end() ? nullptr : it->second;
+  return it == values_.end() ? nullptr : it->second.buffer;
 }
 
 bool DramTier::contains(const record::ValueName& name) const {
@@ -38,24 +40,47 @@ bool DramTier::contains(const record::ValueName& name) const {
   return values_.contains(name);
 }
 
-bool DramTier::insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer,
-                      std::string_view tenant_name) {
+std::shared_ptr<const ValueBuffer> DramTier::keep(const record::ValueName& name,
+                                                  std::shared_ptr<const ValueBuffer> buffer,
+                                                  std::string_view tenant_name) {
   const std::uint64_t bytes = buffer->allocated_bytes();
-  if (bytes > capacity_) return false;
-  std::lock_guard lock(mu_);
-  if (values_.contains(name)) return true;
+  if (bytes > capacity_) return nullptr;
+  std::unique_lock lock(mu_);
+  if (const auto it = values_.find(name); it != values_.end()) return it->second.buffer;
   Orders::Tenant& tenant = orders_.of(tenant_name);
-  if (!make_room(bytes, tenant)) return false;
+  if (!make_room(bytes, tenant)) return nullptr;
   Values& of = of_segment_[name.segment];
   of.names.insert(name);
   of.bytes += bytes;
   of.tenant = &tenant;
-  values_.emplace(name, std::move(buffer));
+  values_.emplace(name, Value{buffer});
   tenant.order().insert(name, bytes);
   orders_.add(tenant, bytes);
   stats_.used_bytes += bytes;
   stats_.written_bytes += bytes;
-  return true;
+  lock.unlock();
+  // The host alone reads sketches and records.
+  if (!memory_ || name.part != record::Part::kValue) return buffer;
+  return move(name, std::move(buffer));
+}
+
+/// Puts a copy in the tier's own memory in place of a value that was just kept. No lock is held
+/// while it is made: who asks for the value meanwhile gets the one that is there.
+std::shared_ptr<const ValueBuffer> DramTier::move(const record::ValueName& name,
+                                                  std::shared_ptr<const ValueBuffer> buffer) {
+  std::shared_ptr<const ValueBuffer> copy = ValueBuffer::copy_into(memory_, *buffer);
+  std::lock_guard lock(mu_);
+  if (!copy) {
+    ++moved_.unmoved;
+    return buffer;
+  }
+  // It may be gone by now, or have come again, which another call moves.
+  const auto it = values_.find(name);
+  if (it == values_.end() || it->second.buffer != buffer) return copy;
+  it->second = {copy, true};
+  ++moved_.values;
+  moved_.bytes += copy->allocated_bytes();
+  return copy;
 }
 
 /// Evicts until the tier and the tenant's quota have room. Returns false if they cannot have it.
@@ -63,7 +88,7 @@ bool DramTier::make_room(std::uint64_t bytes, Orders::Tenant& tenant) {
   if (tenant.limit() > 0 && bytes > tenant.limit()) return false;
   // No new reference can be taken without mu_, so a buffer with one owner keeps one owner.
   const auto evictable = [&](const record::ValueName& n) {
-    return values_.at(n).use_count() == 1 && !is_pinned_(n.segment);
+    return values_.at(n).buffer.use_count() == 1 && !is_pinned_(n.segment);
   };
   for (;;) {
     const bool over_quota = tenant.limit() > 0 && tenant.bytes() + bytes > tenant.limit();
@@ -71,7 +96,7 @@ bool DramTier::make_room(std::uint64_t bytes, Orders::Tenant& tenant) {
     const auto victim = over_quota ? tenant.order().evict(evictable) : orders_.evict(evictable);
     if (!victim) return false;
     ++stats_.evictions;
-    stats_.evicted_bytes += values_.at(*victim)->allocated_bytes();
+    stats_.evicted_bytes += values_.at(*victim).buffer->allocated_bytes();
     remove(*victim);
   }
 }
@@ -79,8 +104,12 @@ bool DramTier::make_room(std::uint64_t bytes, Orders::Tenant& tenant) {
 void DramTier::remove(const record::ValueName& name) {
   auto it = values_.find(name);
   if (it == values_.end()) return;
-  const std::uint64_t bytes = it->second->allocated_bytes();
+  const std::uint64_t bytes = it->second.buffer->allocated_bytes();
   stats_.used_bytes -= bytes;
+  if (it->second.moved) {
+    --moved_.values;
+    moved_.bytes -= bytes;
+  }
   values_.erase(it);
   auto of = of_segment_.find(name.segment);
   of->second.names.erase(name);
@@ -110,7 +139,7 @@ DramTier::Held DramTier::held(SegmentId segment) const {
   if (it == of_segment_.end()) return held;
   held.bytes = it->second.bytes;
   for (const auto& name : it->second.names) {
-    const auto& buffer = values_.at(name);
+    const auto& buffer = values_.at(name).buffer;
     held.in_use = held.in_use || buffer.use_count() > 1;
     if (name.part == record::Part::kValue) blocks.insert(name.block);
   }
@@ -133,7 +162,7 @@ DramTier::Held DramTier::evict_segment(SegmentId segment) {
   if (it == of_segment_.end()) return gone;
   const NameSet names = it->second.names;
   for (const auto& name : names) {
-    const auto& buffer = values_.at(name);
+    const auto& buffer = values_.at(name).buffer;
     if (buffer.use_count() > 1) {
       gone.in_use = true;
       continue;
@@ -158,6 +187,11 @@ TierStats DramTier::stats() const {
   TierStats s = stats_;
   s.num_values = values_.size();
   return s;
+}
+
+DramTier::Moved DramTier::moved() const {
+  std::lock_guard lock(mu_);
+  return moved_;
 }
 
 std::uint64_t DramTier::bytes_of(std::string_view tenant) const {

@@ -37,18 +37,27 @@ class DramTier {
  public:
   /// Creates an empty tier. `is_pinned` is called under this tier's lock and must not call back
   /// into it.
+  /// KV values are copied into `memory` as long as that has room; null: no value is.
   DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
-           std::function<bool(SegmentId)> is_pinned, TenantQuotas quotas = {});
+           std::function<bool(SegmentId)> is_pinned, TenantQuotas quotas = {},
+           std::shared_ptr<ValueMemorySource> memory = nullptr);
 
   /// Returns the value and counts a use; null if it is not in DRAM.
   std::shared_ptr<const ValueBuffer> find(const record::ValueName& name);
   /// Returns the value without counting a use; null if it is not in DRAM.
   std::shared_ptr<const ValueBuffer> peek(const record::ValueName& name) const;
   bool contains(const record::ValueName& name) const;
-  /// Keeps the buffer if there is room or room can be made, else returns false. A name that is
-  /// already present keeps its buffer. All values of a segment are of one tenant.
+  /// Keeps the value if there is room or room can be made, and returns the buffer that holds it: a
+  /// copy of it where the tier has memory of its own. Null: it is not kept. A name that is already
+  /// present keeps its buffer. All values of a segment are of one tenant.
+  std::shared_ptr<const ValueBuffer> keep(const record::ValueName& name,
+                                          std::shared_ptr<const ValueBuffer> buffer,
+                                          std::string_view tenant = {});
+  /// Does what keep() does, and returns whether the value is kept.
   bool insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer,
-              std::string_view tenant = {});
+              std::string_view tenant = {}) {
+    return keep(name, std::move(buffer), tenant) != nullptr;
+  }
   void erase_segment(SegmentId segment);
   struct Held {
     /// blocks with a value in DRAM; allocated bytes, sketches included
@@ -63,6 +72,11 @@ class DramTier {
   /// Returns the values and bytes that evict_segment() removed since start.
   std::pair<std::uint64_t, std::uint64_t> requested() const;
   TierStats stats() const;
+  /// Values in memory of the tier's own, now, and those since start that it had no room for.
+  struct Moved {
+    std::uint64_t values = 0, bytes = 0, unmoved = 0;
+  };
+  Moved moved() const;
   /// Returns the allocated bytes of a tenant; without quotas those of all.
   std::uint64_t bytes_of(std::string_view tenant) const;
 
@@ -75,19 +89,26 @@ class DramTier {
     Orders::Tenant* tenant = nullptr;
   };
 
+  struct Value {
+    std::shared_ptr<const ValueBuffer> buffer;
+    bool moved = false;  // lies in memory_
+  };
+  std::shared_ptr<const ValueBuffer> move(const record::ValueName& name,
+                                          std::shared_ptr<const ValueBuffer> buffer);
   bool make_room(std::uint64_t bytes, Orders::Tenant& tenant);  // mu_ held
   void erase(const record::ValueName& name);                    // mu_ held
   void remove(const record::ValueName& name);  // mu_ held; not called by the policy
 
   const std::uint64_t capacity_;
   const std::function<bool(SegmentId)> is_pinned_;
+  const std::shared_ptr<ValueMemorySource> memory_;  // null: ordinary memory
   mutable std::mutex mu_;
-  // Guarded by mu_
-  std::unordered_map<record::ValueName, std::shared_ptr<const ValueBuffer>, ValueNameHash> values_;
-  std::unordered_map<SegmentId, Values> of_segment_;             // guarded by mu_
-  Orders orders_;                                                // guarded by mu_
-  std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;  // guarded by mu_
-  TierStats stats_;                                              // guarded by mu_
+  std::unordered_map<record::ValueName, Value, ValueNameHash> values_;  // guarded by mu_
+  Moved moved_;                                                         // guarded by mu_
+  std::unordered_map<SegmentId, Values> of_segment_;                    // guarded by mu_
+  Orders orders_;                                                       // guarded by mu_
+  std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;         // guarded by mu_
+  TierStats stats_;                                                     // guarded by mu_
 };
 
 }  // namespace quire

@@ -26,9 +26,17 @@
 
 namespace quire {
 
+class ValueMemorySource;
+
 enum class StorePolicy : std::uint8_t { kLru = 0, kS3Fifo };
 /// Parses "lru" or "s3fifo". Errors: kInvalidArgument naming both.
 Result<StorePolicy> parse_store_policy(std::string_view name);
+
+/// When a change around jobs is safe from a loss of power. A process that is killed loses none.
+enum class Durable : std::uint8_t {
+  kNow,
+  kWithNext,  ///< with the next change that is: a loss of power before that may take it
+};
 
 /// What to do with a store whose record cannot be read whole.
 enum class OnDamage : std::uint8_t {
@@ -48,6 +56,10 @@ struct StoreOptions {
   StorePolicy disk_policy = StorePolicy::kS3Fifo, dram_policy = StorePolicy::kS3Fifo;
   int io_threads = 2;  ///< 1 .. 64: threads of fetch_async and of background deletes
   std::size_t max_queued_reads = 1u << 20;
+  /// Where the DRAM tier keeps KV values as long as that has room
+  /// (cachestore/format/value_memory_source.h); else, and if null, in ordinary memory. Both count
+  /// alike.
+  std::shared_ptr<ValueMemorySource> value_memory;
   TenantQuotas quotas;  ///< of KV of the tenants that begin_segment() names
   /// Uses O_DIRECT; without support of the file system it logs this and reads buffered
   bool direct_io = true;
@@ -294,22 +306,23 @@ class Store {
   /// `change`, kIo (catalog_is_away()).
   virtual Status update_shared_meta(std::string_view name, const RecordChange& change);
 
-  // ---- jobs and small records: opaque bytes by name, synced ----
+  // ---- jobs and small records: opaque bytes by name, synced unless `when` is kWithNext ----
   virtual Status put_job(std::string_view name, std::string_view value) = 0;
   virtual Result<std::string> get_job(std::string_view name) = 0;
-  virtual Status delete_job(std::string_view name) = 0;
+  virtual Status delete_job(std::string_view name, Durable when = Durable::kNow) = 0;
   /// Returns jobs in order of name; `after` is exclusive.
   virtual Result<std::vector<NamedRecord>> list_jobs(std::string_view after = {},
                                                      std::size_t limit = SIZE_MAX) = 0;
-  /// Writes a job record and the texts of its documents in one atomic, synced write. Each text
-  /// waits until commit_document() takes it (CommitOptions::waiting_text), which does not write it
-  /// again.
+  /// Writes a job record and the texts of its documents in one atomic write. Each text waits until
+  /// commit_document() takes it (CommitOptions::waiting_text), which does not write it again.
   virtual Status put_job_and_texts(std::string_view name, std::string_view value,
-                                   std::span<const NamedText> texts) = 0;
+                                   std::span<const NamedText> texts,
+                                   Durable when = Durable::kNow) = 0;
   /// Returns a text that waits, or that a document has taken and still has.
   virtual Result<std::string> get_waiting_text(std::string_view name) = 0;
   /// Deletes those of the texts that still wait. No commit may be taking one of them.
-  virtual Status delete_waiting_texts(std::span<const std::string> names) = 0;
+  virtual Status delete_waiting_texts(std::span<const std::string> names,
+                                      Durable when = Durable::kNow) = 0;
   /// Returns names of texts that wait, in order; `after` is exclusive.
   virtual Result<std::vector<std::string>> list_waiting_texts(std::string_view after = {},
                                                               std::size_t limit = SIZE_MAX) = 0;

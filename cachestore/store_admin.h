@@ -15,6 +15,10 @@
 
 namespace quire {
 
+/// Bytes left free on the store's file system, so that deletes and the catalog can always be
+/// written. With fewer, documents are refused.
+inline constexpr std::uint64_t kFreeMarginBytes = 16u << 20;
+
 /// Selects KV to evict. Documents stay; their KV is computed again on demand.
 struct EvictRequest {
   Tier tier = Tier::kDisk;            ///< kDisk: the KV itself; kDram: only the copies in memory

@@ -13,9 +13,6 @@
 namespace quire {
 namespace {
 
-/// Bytes left free on the file system, so that deletes and the catalog can always be written.
-constexpr std::uint64_t kFreeMarginBytes = 16u << 20;
-
 std::int64_t system_clock_ms() {
   using namespace std::chrono;
   return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
@@ -164,7 +161,7 @@ StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
   dram_ = std::make_unique<DramTier>(
       options_.dram_bytes, options_.dram_policy,
       [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); },
-      options_.quotas);
+      options_.quotas, options_.value_memory);
   // Twice as many threads as reads in flight: while some wait for the disk, others check values.
   pool_ = std::make_unique<IoPool>(2 * options_.io_threads, options_.max_queued_reads);
   if (!options_.read_only) {
@@ -451,14 +448,14 @@ Result<std::string> StoreImpl::get_record(Family family, std::string_view name) 
   return record::decode_opaque(bytes);
 }
 
-Status StoreImpl::delete_record(Family family, std::string_view name) {
+Status StoreImpl::delete_record(Family family, std::string_view name, Sync sync) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   const RecordWrite w{family, std::string(name), std::nullopt};
-  return disk_->write(std::span(&w, 1), Sync::kYes);
+  return disk_->write(std::span(&w, 1), sync);
 }
 
 Status StoreImpl::put_job_and_texts(std::string_view name, std::string_view value,
-                                    std::span<const NamedText> texts) {
+                                    std::span<const NamedText> texts, Durable when) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   QUIRE_RETURN_IF_ERROR(check_record(name, value));
   std::vector<RecordWrite> batch;
@@ -473,7 +470,7 @@ Status StoreImpl::put_job_and_texts(std::string_view name, std::string_view valu
                      record::encode_opaque(std::to_string(t.text.size()))});
   }
   batch.push_back({Family::kJobs, std::string(name), record::encode_opaque(value)});
-  return write_with_room(batch, "a job");
+  return write_with_room(batch, "a job", sync_of(when));
 }
 
 Result<std::string> StoreImpl::get_waiting_text(std::string_view name) {
@@ -484,7 +481,7 @@ Result<std::string> StoreImpl::get_waiting_text(std::string_view name) {
   return text;
 }
 
-Status StoreImpl::delete_waiting_texts(std::span<const std::string> names) {
+Status StoreImpl::delete_waiting_texts(std::span<const std::string> names, Durable when) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   std::vector<RecordWrite> batch;
   for (const std::string& name : names) {
@@ -494,7 +491,7 @@ Status StoreImpl::delete_waiting_texts(std::span<const std::string> names) {
     for (const char kind : {kNamedTextKind, kWaitingKind})
       batch.push_back({Family::kCatalog, named_key(kind, name), std::nullopt});
   }
-  return batch.empty() ? Status() : disk_->write(batch, Sync::kYes);
+  return batch.empty() ? Status() : disk_->write(batch, sync_of(when));
 }
 
 Result<std::vector<std::string>> StoreImpl::list_waiting_texts(std::string_view after,

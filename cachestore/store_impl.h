@@ -133,12 +133,14 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Result<std::string> get_job(std::string_view name) override {
     return get_record(Family::kJobs, name);
   }
-  Status delete_job(std::string_view name) override { return delete_record(Family::kJobs, name); }
+  Status delete_job(std::string_view name, Durable when) override {
+    return delete_record(Family::kJobs, name, sync_of(when));
+  }
   Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override;
   Status put_job_and_texts(std::string_view name, std::string_view value,
-                           std::span<const NamedText> texts) override;
+                           std::span<const NamedText> texts, Durable when) override;
   Result<std::string> get_waiting_text(std::string_view name) override;
-  Status delete_waiting_texts(std::span<const std::string> names) override;
+  Status delete_waiting_texts(std::span<const std::string> names, Durable when) override;
   Result<std::vector<std::string>> list_waiting_texts(std::string_view after,
                                                       std::size_t limit) override;
   Status put_meta(std::string_view name, std::string_view value) override {
@@ -394,7 +396,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Status put_record(Family family, std::string_view name, std::string_view value,
                     Sync sync = Sync::kYes);
   Result<std::string> get_record(Family family, std::string_view name);
-  Status delete_record(Family family, std::string_view name);
+  Status delete_record(Family family, std::string_view name, Sync sync = Sync::kYes);
+  static Sync sync_of(Durable when) { return when == Durable::kNow ? Sync::kYes : Sync::kNo; }
   Status verify_segments(VerifyReport* report, std::vector<ContextKey>* bad,
                          const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
   Status verify_records(VerifyReport* report);

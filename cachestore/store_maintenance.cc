@@ -344,6 +344,11 @@ StoreStats StoreImpl::stats() {
   s.disk.evictions = s.segments_evicted_budget = evicted_budget_;
   s.disk.evicted_bytes = evicted_bytes_;
   s.dram_unpooled_bytes = unpooled_bytes_;
+  s.dram_moves = options_.value_memory != nullptr;
+  const DramTier::Moved moved = dram_->moved();
+  s.dram_moved_values = moved.values;
+  s.dram_moved_bytes = moved.bytes;
+  s.dram_unmoved_values = moved.unmoved;
   s.segment_bytes = usage.segment_bytes;
   s.catalog_bytes = usage.catalog_bytes;
   s.pending_delete_bytes = usage.pending_delete_bytes;

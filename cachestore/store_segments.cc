@@ -293,7 +293,10 @@ Result<PinnedBytes> StoreImpl::take_read(const SegmentHandle& segment, const Val
   std::shared_ptr<const ValueBuffer> buffer = std::move(*read);
   ++disk_reads_;
   disk_read_bytes_ += buffer->payload().size();
-  if (!dram_->insert(name, buffer, segment->tenant)) unpooled_bytes_ += buffer->payload().size();
+  if (auto kept = dram_->keep(name, buffer, segment->tenant))
+    buffer = std::move(kept);
+  else
+    unpooled_bytes_ += buffer->payload().size();
   const auto bytes = buffer->payload();
   return PinnedBytes(std::move(buffer), bytes);
 }

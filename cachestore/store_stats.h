@@ -24,6 +24,10 @@ struct StoreStats {
   TierStats dram, disk;
   /// bytes returned outside the DRAM budget since start, because pins left no room
   std::uint64_t dram_unpooled_bytes = 0;
+  bool dram_moves = false;  ///< there is StoreOptions::value_memory
+  /// KV values of the DRAM tier in that memory, now, with their allocated bytes; and those since
+  /// start that it had no room for
+  std::uint64_t dram_moved_values = 0, dram_moved_bytes = 0, dram_unmoved_values = 0;
   std::uint64_t documents = 0, segments = 0;
   std::uint64_t segment_bytes = 0;                     ///< KV and sketch files on disk
   std::uint64_t catalog_bytes = 0;                     ///< everything else in the folder

@@ -87,7 +87,7 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
   QUIRE_RETURN_IF_ERROR(
       to_status(::rocksdb::BackupEngineReadOnly::Open(::rocksdb::Env::Default(), options, &opened),
                 "open the backups in '" + folder + "'"));
-  const std::unique_ptr<::rocksdb::BackupEngineReadOnly> engine(opened);
+  std::unique_ptr<::rocksdb::BackupEngineReadOnly> engine(opened);
   std::vector<::rocksdb::BackupInfo> all;
   engine->GetBackupInfo(&all);
   if (all.empty()) return Status(Code::kNotFound, "there is no backup in '" + folder + "'", "from");
@@ -101,8 +101,12 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
                          "restore");
   }
   if (!restored.ok()) {
-    // Half a store is of no use, and would be in the way of another try.
-    for (const auto& entry : fs::directory_iterator(path, ec)) fs::remove_all(entry.path(), ec);
+    // Half a store is of no use, and would be in the way of another try. Threads of the engine may
+    // still copy other files, so it ends first.
+    engine.reset();
+    std::vector<fs::path> entries;
+    for (const auto& entry : fs::directory_iterator(path, ec)) entries.push_back(entry.path());
+    for (const fs::path& entry : entries) fs::remove_all(entry, ec);
     return restored;
   }
   return report_of(all.back(), all.size());

@@ -80,6 +80,7 @@ std::partial_ordering compare(const json::value& value, const std::string& bound
 }
 
 bool inside(const MetadataCondition& c, const json::value& value) {
+  if (c.number_bounds && !value.is_number()) return false;
   return (!c.above || compare(value, *c.above) > 0) &&
          (!c.at_least || compare(value, *c.at_least) >= 0) &&
          (!c.below || compare(value, *c.below) < 0) &&

@@ -27,6 +27,7 @@ struct MetadataCondition {
   /// Bounds. A number is compared with the number in the text, and text by its bytes, as dates of
   /// ISO 8601 want it. Anything else lies outside of every bound.
   std::optional<std::string> above, at_least, below, at_most;
+  bool number_bounds = false;  ///< the bounds are numbers, so text lies outside of them
   std::optional<bool> exists;  ///< the member is there and not null, or it is not
   friend bool operator==(const MetadataCondition&, const MetadataCondition&) = default;
 };

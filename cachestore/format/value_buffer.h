@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "cachestore/format/record.h"
 #include "cachestore/format/value_memory.h"
@@ -27,6 +29,17 @@ class ValueBuffer {
   static std::shared_ptr<ValueBuffer> for_pages(std::size_t lead, std::size_t payload_bytes,
                                                 std::size_t total) {
     return std::shared_ptr<ValueBuffer>(new ValueBuffer(kPage, lead, payload_bytes, total));
+  }
+  /// Returns a copy of the value in memory of the source; null: it has none. The copy counts with
+  /// the allocated bytes of `value`, so that it can take its place.
+  static std::shared_ptr<ValueBuffer> copy_into(const std::shared_ptr<ValueMemorySource>& source,
+                                                const ValueBuffer& value) {
+    ValueMemory memory(source->take(kLead + value.size_), {nullptr, 0, source});
+    if (memory == nullptr) return nullptr;
+    std::shared_ptr<ValueBuffer> copy(
+        new ValueBuffer(std::move(memory), value.size_, value.allocated_));
+    std::memcpy(copy->stored().data(), value.stored().data(), value.stored().size());
+    return copy;
   }
   static constexpr std::size_t allocated_bytes(std::size_t payload_bytes) {
     return rounded(kLead + payload_bytes, kAlign) + kAlign;
@@ -54,6 +67,13 @@ class ValueBuffer {
     const auto address = reinterpret_cast<std::uintptr_t>(block_.get());
     data_ = block_.get() + ((align - address % align) % align);
   }
+  /// `block` is aligned and has kLead + payload_bytes.
+  ValueBuffer(ValueMemory block, std::size_t payload_bytes, std::size_t counted)
+      : block_(std::move(block)),
+        data_(block_.get()),
+        lead_(kLead),
+        size_(payload_bytes),
+        allocated_(counted) {}
   ValueMemory block_;
   std::byte* data_ = nullptr;  // within block_, aligned
   std::size_t lead_, size_, allocated_;

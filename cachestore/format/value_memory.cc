@@ -166,7 +166,9 @@ Arenas& arenas() {
 }  // namespace
 
 void FreeValueMemory::operator()(std::byte* memory) const {
-  if (arena == nullptr)
+  if (source != nullptr)
+    source->give(memory);
+  else if (arena == nullptr)
     std::free(memory);
   else
     arenas().give(*arena, memory, pages);

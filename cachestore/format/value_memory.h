@@ -8,14 +8,17 @@
 #include <cstddef>
 #include <memory>
 
+#include "cachestore/format/value_memory_source.h"
+
 namespace quire {
 
 class ValueArena;
 
 /// Gives memory back. Threads: any.
 struct FreeValueMemory {
-  ValueArena* arena = nullptr;  ///< null: the memory came from malloc()
+  ValueArena* arena = nullptr;  ///< null: the memory came from the source, or from malloc()
   std::size_t pages = 0;        ///< of 4 KiB, in the arena
+  std::shared_ptr<ValueMemorySource> source = nullptr;
   void operator()(std::byte* memory) const;
 };
 using ValueMemory = std::unique_ptr<std::byte, FreeValueMemory>;
