@@ -8,6 +8,7 @@
 
 #include "kernels/attention/attention_rows.h"
 #include "kernels/cuda/grouped_weights.h"
+#include "kernels/rows/activation.h"
 #include "kernels/rows/kv.h"
 #include "kernels/rows/norm.h"
 #include "kernels/rows/rope.h"
@@ -23,10 +24,18 @@ struct DeviceRopeTable {
 };
 
 /// Computes add_inplace() and rms_norm() in one pass: norm.x <- norm.x + residual, then norm.out <-
-/// rms_norm(norm.x). A null residual adds nothing and leaves x unchanged; then out may be x.
+/// rms_norm(norm.x). A null residual adds nothing and leaves x unchanged; then out may be x, if it
+/// is f32.
 struct ResidualRmsNormArgs {
-  RmsNormArgs norm;       ///< x is written when residual is not null
-  const float* residual;  ///< [rows, dim] or null
+  RmsNormArgs norm;        ///< x is written when residual is not null
+  const float* residual;   ///< [rows, dim] or null
+  DType to = DType::kF32;  ///< of the elements that norm.out points to: f32, f16 or bf16
+};
+
+/// Computes swiglu() and rounds the results.
+struct RoundedSwigluArgs {
+  SwigluArgs swiglu;
+  DType to = DType::kF32;  ///< of the elements that swiglu.out points to: f32, f16 or bf16
 };
 
 /// Computes out[r, :] = table[ids[r], :] in f32. An id outside [0, vocab) gives a row of zeros.
@@ -198,6 +207,18 @@ struct SamkvScoresArgs {
   std::int64_t num_documents, most_blocks;
 };
 
+inline constexpr std::int32_t kSampleParts = 32, kSampleBins = 1024, kSampleListed = 8192;
+/// What thread blocks that share a row of SampleArgs tell each other.
+struct SampleRowScratch {
+  unsigned long long largest[kSampleParts];  ///< key, and below it n - the first id with it
+  unsigned long long weights[kSampleBins], sums[kSampleParts];
+  std::uint32_t counts[kSampleBins];
+  std::int32_t equals[kSampleParts];
+  std::uint32_t num_listed, least;
+  std::int32_t equal;
+  float listed[kSampleListed];
+};
+
 /// Samples one token per row by temperature, top-k, top-p and min-p, in this order, given a uniform
 /// number. The token is the first id at which the running sum over remaining ids, in id order,
 /// exceeds uniform * total. Weights are integers in units of 2^-40 of the largest, so sums do not
@@ -213,7 +234,18 @@ struct SampleArgs {
   const float *top_p, *min_p;  ///< [rows], in (0, 1] and [0, 1]
   const double* uniform;       ///< [rows], in [0, 1)
   std::int32_t* out;           ///< [rows]
+  /// Thread blocks that share a row, at most kSampleParts; 0: the session chooses, one without
+  /// scratch memory. The tokens do not depend on it.
+  std::int32_t parts = 0;
+  /// sample_scratch_bytes() bytes, aligned to 8, undefined before and after; null: one part
+  SampleRowScratch* scratch = nullptr;
 };
+/// Returns the bytes of scratch memory with which rows can be shared; 0: they are so many that they
+/// are not.
+inline std::int64_t sample_scratch_bytes(std::int64_t rows) {
+  constexpr std::int64_t kMostShared = 128;
+  return rows <= kMostShared ? rows * static_cast<std::int64_t>(sizeof(SampleRowScratch)) : 0;
+}
 
 /// Computes out[o, c] = scale[o, c / kGemvGroup] * w[o, c], rounded to bf16. It expands int8
 /// weights for products of many rows, one tile of outputs at a time.
@@ -259,6 +291,48 @@ struct GroupedGemvArgs {
   float* y;                 ///< [rows, n], row stride ldy
   std::int64_t ldy = 0;     ///< 0: n
   bool accumulate = false;  ///< adds to y instead of overwriting it
+};
+
+/// The most rows of a product of few rows with quantised weights, and the outputs of a thread
+/// block.
+inline constexpr std::int64_t kFewRowsMost = 64, kFewRowsOutputs = 128;
+
+/// Returns the most parts that a product of few rows splits its inputs into: enough for the
+/// largest devices, and none where outputs alone fill them.
+constexpr std::int64_t few_rows_most_splits(std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kMost = 8, kBlocks = 512, kInputs = 256;  // a part has so many
+  const std::int64_t blocks = (n + kFewRowsOutputs - 1) / kFewRowsOutputs,
+                     wanted = blocks > 0 ? kBlocks / blocks : 1, tiles = k / kInputs;
+  const std::int64_t most = wanted < kMost ? wanted : kMost;
+  return most < 1 || tiles < 1 ? 1 : most < tiles ? most : tiles;
+}
+
+/// Computes y[r, o] = bias[o] + sum over c of w[o, c] * x[r, c] for up to kFewRowsMost rows on
+/// tensor cores. Weights are rounded to bf16 as their expansion rounds them, sums are f32. A row's
+/// bits do not depend on the other rows.
+struct FewRowsArgs {
+  const void* x;            ///< bf16 [rows, k], 16-byte aligned
+  const float* bias;        ///< [n] or null
+  std::int64_t rows;        ///< 0 to kFewRowsMost
+  std::int32_t splits;      ///< parts of the inputs; 0: the device chooses (few_rows_splits())
+  float* parts;             ///< [few_rows_most_splits(n, k), rows, n]; null: where that is 1
+  float* y;                 ///< [rows, n], row stride ldy
+  std::int64_t ldy = 0;     ///< 0: n
+  bool accumulate = false;  ///< adds to y instead of overwriting it
+};
+struct GroupedProductArgs {
+  GroupedWeights weight;
+  FewRowsArgs rows;
+};
+/// A matrix of Int8GemvArgs.
+struct Int8Weights {
+  const std::int8_t* codes;  ///< [n, k], 16-byte aligned
+  const float* scales;       ///< [n, k / kGemvGroup]
+  std::int64_t n, k;         ///< k a multiple of kGemvGroup
+};
+struct Int8ProductArgs {
+  Int8Weights weight;
+  FewRowsArgs rows;
 };
 
 /// Merges num_parts partial attentions over disjoint key sets into (out, lse), in order. An empty

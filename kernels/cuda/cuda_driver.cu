@@ -35,10 +35,16 @@ class CudaDriver final : public DeviceDriver {
     return cuda_status(cudaFreeHost(p), "releasing pinned memory");
   }
 
-  Result<StreamHandle> create_stream() override {
+  Result<StreamHandle> create_stream(StreamPriority priority) override {
+    int least = 0, greatest = 0;  // smaller numbers are higher priorities
+    QUIRE_RETURN_IF_ERROR(cuda_status(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                                      "asking for stream priorities"));
+    const int number = priority == StreamPriority::kLow    ? least
+                       : priority == StreamPriority::kHigh ? greatest
+                                                           : (least + greatest) / 2;
     cudaStream_t stream = nullptr;
-    QUIRE_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                                      "creating a stream"));
+    QUIRE_RETURN_IF_ERROR(cuda_status(
+        cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, number), "creating a stream"));
     return StreamHandle{stream};
   }
   Status destroy_stream(StreamHandle stream) override {

@@ -20,6 +20,8 @@
 ///                                          it (never auto)
 ///   T shared_atomic_add(array, i, T)       returns the previous value
 ///   atomic_add(double*, double)            global memory; the order of additions is open
+///   T atomic_add(T*, T)                    the same for unsigned integers of 4 or 8 bytes; returns
+///                                          the previous value
 ///   copy_async(array, i, const T*)         starts array[i] = *p for a T of 16 bytes
 ///   copy_async_or_zero(array, i, const T*, bool present)
 ///                                          the same; reads nothing and gives zeros if not present

@@ -6,7 +6,7 @@
 /// or 4 groups has an f16 scale and, with kFourMin, an f16 minimum. A lane holds four neighbouring
 /// inputs of every group, 4 * lane to 4 * lane + 3:
 ///  - four bits: two bytes per group, the first input in the lowest bits,
-///  - eight bits: four bytes per group.
+///  - eight bits, also of floats: four bytes per group.
 /// A warp that reads 16 bytes of numbers per lane thus reads 512 contiguous bytes of four segments.
 /// One load gets all scales of a lane. The inputs that the eight lanes of a segment multiply with
 /// one of its groups are 128 contiguous bytes.
@@ -25,7 +25,7 @@ inline constexpr std::int64_t kSegmentBytes = 128;
 
 /// Returns the number of groups of a segment.
 QUIRE_HOST_DEVICE constexpr int segment_groups(GroupKind kind) {
-  return kind == GroupKind::kEight ? 4 : 8;
+  return kind == GroupKind::kEight || kind == GroupKind::kFloat8 ? 4 : 8;
 }
 /// Returns the number of segments of a row.
 QUIRE_HOST_DEVICE constexpr std::int64_t row_segments(GroupKind kind, std::int64_t k) {
@@ -64,7 +64,7 @@ inline void put_group(GroupKind kind, std::int64_t row, std::int64_t g, std::int
   for (std::int64_t lane = 0; lane < 8; ++lane) {
     std::byte* to = numbers + segment * kSegmentBytes + lane * 16;
     const std::uint8_t* q = group.q + lane * 4;
-    if (kind == GroupKind::kEight) {
+    if (segment_groups(kind) == 4) {
       std::memcpy(to + in_segment * 4, q, 4);
     } else {
       to[in_segment * 2] = std::byte(q[0] | q[1] << 4);

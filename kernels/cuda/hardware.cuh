@@ -81,6 +81,11 @@ class HardwareDevice {
   }
 
   __device__ void atomic_add(double* p, double value) { atomicAdd(p, value); }
+  template <class T>
+  __device__ T atomic_add(T* p, std::type_identity_t<T> value) {
+    static_assert(std::is_unsigned_v<T> && sizeof(T) >= 4);
+    return atomicAdd(p, value);
+  }
 
   template <class T>
   __device__ void copy_async(T* array, std::int64_t i, const T* from) {

@@ -54,6 +54,14 @@ Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream);
 /// Returns the best GroupedGemvArgs::warps in the same way.
 std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
                                 std::int64_t k);
+Status grouped_product(const GroupedProductArgs& args, StreamHandle stream);
+Status int8_product(const Int8ProductArgs& args, StreamHandle stream);
+/// Returns the best FewRowsArgs::splits for n outputs of k inputs on this device, whatever the
+/// number of rows.
+std::int32_t few_rows_splits(const DeviceProperties& device, std::int64_t n, std::int64_t k);
+Status sample(const SampleArgs& args, StreamHandle stream);
+/// Returns the best SampleArgs::parts for rows of n logits on this device.
+std::int32_t sample_parts(const DeviceProperties& device, std::int64_t rows, std::int64_t n);
 Status blend_rows(const BlendRowsArgs& args, StreamHandle stream);
 Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream);
 

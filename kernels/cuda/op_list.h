@@ -12,7 +12,7 @@
 #define QUIRE_CUDA_OPS(PLAIN, TABLE, OTHER)                            \
   OTHER(kCopy, CopyArgs)                                               \
   PLAIN(kRmsNorm, ResidualRmsNormArgs, rms_norm)                       \
-  PLAIN(kSwiglu, SwigluArgs, swiglu)                                   \
+  PLAIN(kSwiglu, RoundedSwigluArgs, swiglu)                            \
   PLAIN(kEmbedding, EmbeddingArgs, embedding)                          \
   PLAIN(kConvert, ConvertArgs, convert)                                \
   PLAIN(kAddBias, AddBiasArgs, add_bias)                               \
@@ -31,7 +31,7 @@
   OTHER(kInt8Gemv, Int8GemvArgs)                                       \
   PLAIN(kInt8Expand, Int8ExpandArgs, int8_expand)                      \
   PLAIN(kArgmax, ArgmaxArgs, argmax)                                   \
-  PLAIN(kSample, SampleArgs, sample)                                   \
+  OTHER(kSample, SampleArgs)                                           \
   PLAIN(kColumnSums, ColumnSumsArgs, column_sums)                      \
   TABLE(kSamkvScores, ScoreDocumentsArgs, samkv_scores, scores)        \
   PLAIN(kBlendRows, BlendRowsArgs, blend_rows)                         \
@@ -52,7 +52,9 @@
   PLAIN(kWriteTables, WriteTablesArgs, write_tables)                   \
   PLAIN(kChoosePages, ChoosePagesArgs, choose_pages)                   \
   OTHER(kFillSlots, FillSlotsOnArgs)                                   \
-  PLAIN(kVotedLists, VotedListsArgs, voted_lists)
+  PLAIN(kVotedLists, VotedListsArgs, voted_lists)                      \
+  OTHER(kGroupedProduct, GroupedProductArgs)                           \
+  OTHER(kInt8Product, Int8ProductArgs)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

@@ -1,5 +1,5 @@
 /// This file declares one opened device for its users: memory, operations enqueued in order on one
-/// stream, and concurrent copies on another.
+/// stream, and concurrent copies on two others (runtime/lanes.h).
 ///
 /// An operation is a plain struct of arguments (kernels/cuda/args.h and the kernels' own headers)
 /// with an operation code. All operations thus pass through one call, which may also be an entry of
@@ -22,6 +22,7 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/op_list.h"
 #include "kernels/cuda/runtime/driver.h"
+#include "kernels/cuda/runtime/lanes.h"
 #include "kernels/rows/activation.h"
 #include "kernels/rows/kv_gather.h"
 
@@ -54,26 +55,24 @@ struct SummariseBlocksArgs {
   BlockSummariesArgs blocks;
 };
 
-/// The two streams of a device. kCompute runs operations in order; kCopies runs copies concurrently
-/// with them, in order among themselves.
-enum class Lane : std::uint32_t { kCompute, kCopies };
 /// The number of events that order the streams. An event covers what was enqueued on a stream when
 /// it was last recorded; an event that was never recorded has completed.
 inline constexpr std::int32_t kEvents = 512;
 
-/// Enqueues a copy from or to pinned memory on Lane::kCopies.
+/// Enqueues a copy from or to pinned memory beside the computation.
 struct CopyAsyncArgs {
   void* to;
   const void* from;
   std::int64_t bytes;
+  Lane lane;
 };
-/// Copies rows between caches on either stream. Pages of one side may be pinned memory, which
+/// Copies rows between caches on any stream. Pages of one side may be pinned memory, which
 /// kernels read and write across the bus.
 struct GatherRowsArgs {
   KvGatherArgs rows;
   Lane lane;
 };
-/// Fills slots on either stream.
+/// Fills slots on any stream.
 struct FillSlotsOnArgs {
   FillSlotsArgs slots;
   Lane lane;
@@ -161,7 +160,7 @@ class DeviceOps {
   virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
   /// Releases memory that no enqueued work may still use.
   virtual Status release(MemoryKind kind, void* p) = 0;
-  /// Blocks until everything enqueued on both streams has run.
+  /// Blocks until everything enqueued on all streams has run.
   virtual Status synchronize() = 0;
 
   /// Enqueues an operation. The arguments are copied; they point to device memory, or

@@ -12,14 +12,20 @@ namespace {
 
 /// Executes each operation.
 struct Execute {
-  StreamHandle stream, copies;
+  StreamHandle stream;  // of Lane::kCompute
+  const LaneStreams& lanes;
   DeviceDriver& driver;
   Matmul& matmul;
   std::array<Event, kEvents>& events;
   GraphCache& graphs;
   const DeviceProperties& device;
 
-  StreamHandle of(Lane lane) const { return lane == Lane::kCopies ? copies : stream; }
+  Result<StreamHandle> of(Lane lane) const {
+    if (static_cast<std::size_t>(lane) >= kLanes)
+      return Status::invalid(
+          "lane", "there is no stream " + std::to_string(static_cast<std::uint32_t>(lane)));
+    return lanes.of(lane);
+  }
   Result<EventHandle> event(std::int32_t i) const {
     if (i < 0 || i >= kEvents)
       return Status::invalid("event", "there is no event " + std::to_string(i));
@@ -33,15 +39,18 @@ struct Execute {
 #undef QUIRE_PLAIN
 #undef QUIRE_TABLE
   Status operator()(const CopyAsyncArgs& a) const {
-    return driver.copy(a.to, a.from, a.bytes, copies);
+    QUIRE_ASSIGN_OR_RETURN(const StreamHandle beside, of(a.lane));
+    return driver.copy(a.to, a.from, a.bytes, beside);
   }
   Status operator()(const RecordEventArgs& a) const {
     QUIRE_ASSIGN_OR_RETURN(const EventHandle event, event(a.event));
-    return driver.record(event, of(a.lane));
+    QUIRE_ASSIGN_OR_RETURN(const StreamHandle lane, of(a.lane));
+    return driver.record(event, lane);
   }
   Status operator()(const HoldArgs& a) const {
     QUIRE_ASSIGN_OR_RETURN(const EventHandle event, event(a.event));
-    return driver.hold(of(a.lane), event);
+    QUIRE_ASSIGN_OR_RETURN(const StreamHandle lane, of(a.lane));
+    return driver.hold(lane, event);
   }
   Status operator()(const WaitEventArgs& a) const {
     QUIRE_ASSIGN_OR_RETURN(const EventHandle event, event(a.event));
@@ -69,13 +78,34 @@ struct Execute {
     if (a.warps == 0) chosen.warps = grouped_gemv_warps(device, w.kind, w.n, w.k);
     return grouped_gemv(chosen, stream);
   }
+  Status operator()(const GroupedProductArgs& a) const {
+    return grouped_product({a.weight, split(a.rows, a.weight.n, a.weight.k)}, stream);
+  }
+  Status operator()(const Int8ProductArgs& a) const {
+    return int8_product({a.weight, split(a.rows, a.weight.n, a.weight.k)}, stream);
+  }
+  FewRowsArgs split(FewRowsArgs rows, std::int64_t n, std::int64_t k) const {
+    if (rows.splits == 0) rows.splits = few_rows_splits(device, n, k);
+    return rows;
+  }
   Status operator()(const DecodeAttentionArgs& a) const {
     DecodeAttentionArgs chosen = a;
     if (a.run_chunks == 0) chosen.run_chunks = decode_run_chunks(device, a);
     return decode_attention(chosen, stream);
   }
-  Status operator()(const GatherRowsArgs& a) const { return kv_gather(a.rows, of(a.lane)); }
-  Status operator()(const FillSlotsOnArgs& a) const { return fill_slots(a.slots, of(a.lane)); }
+  Status operator()(const SampleArgs& a) const {
+    SampleArgs chosen = a;
+    if (a.parts == 0) chosen.parts = a.scratch != nullptr ? sample_parts(device, a.rows, a.n) : 1;
+    return sample(chosen, stream);
+  }
+  Status operator()(const GatherRowsArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const StreamHandle lane, of(a.lane));
+    return kv_gather(a.rows, lane);
+  }
+  Status operator()(const FillSlotsOnArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const StreamHandle lane, of(a.lane));
+    return fill_slots(a.slots, lane);
+  }
   Status operator()(const PrefillAttentionArgs& a) const {
     return prefill_attention(a.attention, stream);
   }
@@ -96,12 +126,11 @@ Result<std::unique_ptr<Session>> Session::open(std::int64_t device_idx) {
 }
 
 Status Session::start() {
-  QUIRE_ASSIGN_OR_RETURN(stream_, create_stream(driver_));
-  QUIRE_ASSIGN_OR_RETURN(copies_, create_stream(driver_));
+  QUIRE_ASSIGN_OR_RETURN(lanes_, LaneStreams::create(driver_));
   for (Event& event : events_) {
     QUIRE_ASSIGN_OR_RETURN(event, create_event(driver_));
   }
-  QUIRE_ASSIGN_OR_RETURN(auto memory, SessionMemory::create(driver_, stream_.get()));
+  QUIRE_ASSIGN_OR_RETURN(auto memory, SessionMemory::create(driver_, lanes_.of(Lane::kCompute)));
   memory_.emplace(std::move(memory));
   QUIRE_ASSIGN_OR_RETURN(workspace_,
                          memory_->allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
@@ -111,8 +140,7 @@ Status Session::start() {
 
 Session::~Session() {
   (void)make_current(device_);  // a lost device has nothing to release
-  (void)driver_.wait_for(copies_.get());
-  (void)driver_.wait_for(stream_.get());
+  (void)lanes_.wait(driver_);
   graphs_.clear();
   matmul_.reset();
   memory_.reset();
@@ -135,15 +163,14 @@ Status Session::release(MemoryKind kind, void* p) {
 
 Status Session::synchronize() {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  QUIRE_RETURN_IF_ERROR(driver_.wait_for(copies_.get()));
-  return driver_.wait_for(stream_.get());
+  return lanes_.wait(driver_);
 }
 
 Status Session::enqueue(OpCode code, const void* args, std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
   return visit_op(
       code, args, bytes,
-      Execute{stream_.get(), copies_.get(), driver_, *matmul_, events_, graphs_, device_});
+      Execute{lanes_.of(Lane::kCompute), lanes_, driver_, *matmul_, events_, graphs_, device_});
 }
 
 }  // namespace quire::cuda

@@ -10,6 +10,7 @@
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/guarded_driver.h"
 #include "kernels/cuda/runtime/handles.h"
+#include "kernels/cuda/runtime/lanes.h"
 #include "kernels/cuda/runtime/session_memory.h"
 
 namespace quire::cuda {
@@ -30,7 +31,7 @@ class Session final : public DeviceOps {
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override;
 
  private:
-  static constexpr std::size_t kMostGraphs = 16;
+  static constexpr std::size_t kMostGraphs = 48;
   Session(DeviceProperties device, std::unique_ptr<DeviceDriver> driver)
       : device_(std::move(device)), opened_(std::move(driver)), driver_(*opened_) {}
   Status start();
@@ -38,7 +39,7 @@ class Session final : public DeviceOps {
   const DeviceProperties device_;
   const std::unique_ptr<DeviceDriver> opened_;
   GuardedDriver driver_;
-  Stream stream_, copies_;
+  LaneStreams lanes_;
   std::array<Event, kEvents> events_;
   GraphCache graphs_{driver_, kMostGraphs};
   std::optional<SessionMemory> memory_;

@@ -22,13 +22,16 @@ struct alignas(2 * segment_groups(kKind)) SegmentHalves {
   F16 e[segment_groups(kKind)];
 };
 
-/// Returns q of four inputs of group i, minus the zero point of 8 or 128 if the kind has one. A
-/// number at bit `at` is put into the fraction of a float whose exponent gives that bit the value
-/// one. One bitwise operation and one exact subtraction thus replace a shift, a mask and a
-/// conversion.
+/// Returns what scales are multiplied with, of four inputs of group i: numbers minus the zero point
+/// of 8 or 128 if the kind has one, or a 256th of floats.
+///
+/// A whole number at bit `at` is put into the fraction of a float whose exponent gives that bit the
+/// value one. One bitwise operation and one exact subtraction thus replace a shift, a mask and a
+/// conversion. A float of eight bits is put where those of 32 bits have exponent and fraction,
+/// where it is 2^-120 times as large.
 template <GroupKind kKind>
 QUIRE_DEVICE void unpack(const GroupedNumbers& from, int i, float (&q)[4]) {
-  constexpr bool kEightBits = kKind == GroupKind::kEight;
+  constexpr bool kEightBits = segment_groups(kKind) == 4;
   constexpr int kBits = kEightBits ? 8 : 4;
   constexpr std::uint32_t kMask = (1u << kBits) - 1;
   constexpr float kZero = kEightBits ? 128.0f : kKind == GroupKind::kFour ? 8.0f : 0.0f;
@@ -36,9 +39,15 @@ QUIRE_DEVICE void unpack(const GroupedNumbers& from, int i, float (&q)[4]) {
   for (int j = 0; j < 4; ++j) {
     const int half = kEightBits ? j / 2 : i % 2, at = (kEightBits ? j % 2 : j) * kBits;
     const std::uint32_t word = from.words[kEightBits ? i : i / 2] >> (16 * half);
+    float value = 0;
+    if constexpr (kKind == GroupKind::kFloat8) {
+      const std::uint32_t bits = (word >> at & 0x80u) << 24 | (word >> at & 0x7fu) << 20;
+      memcpy(&value, &bits, sizeof value);
+      q[j] = value * 5192296858534827628530496329220096.0f;  // 2^112
+      continue;
+    }
     const std::uint32_t exponent = static_cast<std::uint32_t>(127 + 23 - at) << 23;
     const std::uint32_t bits = exponent | (word & kMask << at);
-    float value = 0;
     memcpy(&value, &bits, sizeof value);
     q[j] = value - (static_cast<float>(1 << (23 - at)) + kZero);
   }
@@ -207,6 +216,8 @@ Status with_group_kind(GroupKind kind, Fn fn) {
       return fn.template operator()<GroupKind::kFourMin>();
     case GroupKind::kEight:
       return fn.template operator()<GroupKind::kEight>();
+    case GroupKind::kFloat8:
+      return fn.template operator()<GroupKind::kFloat8>();
   }
   return Status::invalid("kind", "unknown kind of groups");
 }

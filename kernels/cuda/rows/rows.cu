@@ -10,7 +10,7 @@ Status rms_norm(const ResidualRmsNormArgs& args, StreamHandle stream) {
   return launch_rms_norm(launcher, args);
 }
 
-Status swiglu(const SwigluArgs& args, StreamHandle stream) {
+Status swiglu(const RoundedSwigluArgs& args, StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_swiglu(launcher, args);
 }

@@ -10,11 +10,12 @@ namespace quire::cuda {
 
 /// One thread block per row, which it reads twice. It serves rows that allow no wide accesses or
 /// are longer than RmsNormWideKernel keeps.
+template <class E>
 struct RmsNormKernel {
   static constexpr int kThreads = 256;
   float* x;
   const float *residual, *weight;
-  float* out;
+  E* out;
   std::int64_t dim;
   float eps;
 
@@ -35,7 +36,8 @@ struct RmsNormKernel {
                           sqrtf(block_sum(device, squares, scratch) / static_cast<float>(dim) +
                                 eps);
     for (std::int64_t c = device.thread_idx(); c < dim; c += kThreads) {
-      device.store(out + row + c, device.load(x + row + c) * inverse * device.load(weight + c));
+      device.store(out + row + c, device.template from_float<E>(device.load(x + row + c) * inverse *
+                                                                device.load(weight + c)));
     }
   }
 };
@@ -46,10 +48,13 @@ struct RmsNormKernel {
 ///
 /// Threads and packs follow from the length of a row alone, and so does the order of its sum: the
 /// bits of a row do not depend on how many rows there are.
-template <int kEach>
+template <class E, int kEach>
 struct RmsNormWideKernel {
   static constexpr int kThreads = 512, kMost = kThreads * kEach * 4;  ///< kMost: the longest row
-  RmsNormKernel a;
+  RmsNormKernel<E> a;
+  struct alignas(4 * sizeof(E)) Four {
+    E e[4];
+  };
 
   /// The fewest whole warps whose threads have kEach packs each.
   static int threads(std::int64_t dim) {
@@ -93,38 +98,51 @@ struct RmsNormWideKernel {
     const float inverse = 1.0f /
                           sqrtf(block_sum(device, squares, scratch) / static_cast<float>(a.dim) +
                                 a.eps);
-    auto* out = reinterpret_cast<Pack<float>*>(a.out + row);
+    auto* out = reinterpret_cast<Four*>(a.out + row);
     QUIRE_UNROLL
     for (int i = 0; i < kEach; ++i) {
       if (first + i * stride >= packs) continue;
+      Four four;
       QUIRE_UNROLL
-      for (int c = 0; c < 4; ++c) v[i].e[c] = v[i].e[c] * inverse * w[i].e[c];
-      device.store(out + first + i * stride, v[i]);
+      for (int c = 0; c < 4; ++c)
+        four.e[c] = device.template from_float<E>(v[i].e[c] * inverse * w[i].e[c]);
+      device.store(out + first + i * stride, four);
     }
   }
 };
+
+template <class E, class Launcher>
+Status launch_rms_norm_to(Launcher& launcher, const ResidualRmsNormArgs& args) {
+  const RmsNormArgs& a = args.norm;
+  // The kernel writes x only with a residual.
+  const RmsNormKernel<E> kernel{const_cast<float*>(a.x),     args.residual, a.weight,
+                                reinterpret_cast<E*>(a.out), a.dim,         a.eps};
+  const auto in_registers = [&]<int kEach>() {
+    using Kernel = RmsNormWideKernel<E, kEach>;
+    const int threads = Kernel::threads(a.dim);
+    return launcher.launch({{a.rows, 1, 1}, threads, Kernel::kThreads / 32 * 4}, Kernel{kernel});
+  };
+  const bool wide = wide_rows(a.x, a.dim) && wide_rows(args.residual, a.dim) &&
+                    wide_rows(a.weight, a.dim) && wide_rows(a.out, a.dim);
+  if (wide && a.dim <= RmsNormWideKernel<E, 1>::kMost) return in_registers.template operator()<1>();
+  if (wide && a.dim <= RmsNormWideKernel<E, 2>::kMost) return in_registers.template operator()<2>();
+  if (wide && a.dim <= RmsNormWideKernel<E, 4>::kMost) return in_registers.template operator()<4>();
+  return launcher.launch(
+      {{a.rows, 1, 1}, RmsNormKernel<E>::kThreads, RmsNormKernel<E>::kThreads / 32 * 4}, kernel);
+}
 
 template <class Launcher>
 Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
   const RmsNormArgs& a = args.norm;
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
-  if (args.residual != nullptr && a.out == a.x)
-    return Status::invalid("out", "must not be x when there is a residual, whose sum x keeps");
-  // The kernel writes x only with a residual.
-  const RmsNormKernel kernel{const_cast<float*>(a.x), args.residual, a.weight, a.out, a.dim, a.eps};
-  const auto in_registers = [&]<int kEach>() {
-    using Kernel = RmsNormWideKernel<kEach>;
-    const int threads = Kernel::threads(a.dim);
-    return launcher.launch({{a.rows, 1, 1}, threads, Kernel::kThreads / 32 * 4}, Kernel{kernel});
-  };
-  const bool wide = wide_rows(a.x, a.dim) && wide_rows(args.residual, a.dim) &&
-                    wide_rows(a.weight, a.dim) && wide_rows(a.out, a.dim);
-  if (wide && a.dim <= RmsNormWideKernel<1>::kMost) return in_registers.template operator()<1>();
-  if (wide && a.dim <= RmsNormWideKernel<2>::kMost) return in_registers.template operator()<2>();
-  if (wide && a.dim <= RmsNormWideKernel<4>::kMost) return in_registers.template operator()<4>();
-  return launcher.launch(
-      {{a.rows, 1, 1}, RmsNormKernel::kThreads, RmsNormKernel::kThreads / 32 * 4}, kernel);
+  if (a.out == a.x && (args.residual != nullptr || args.to != DType::kF32)) {
+    return Status::invalid("out",
+                           "must not be x when it is rounded, or when x keeps the sum with a "
+                           "residual");
+  }
+  return with_element(args.to, "to",
+                      [&]<class E>(E) { return launch_rms_norm_to<E>(launcher, args); });
 }
 
 /// How one block covers a piece of a row: a thread has kPieceEach values, next to each other where
@@ -150,9 +168,10 @@ QUIRE_DEVICE void store8(Device& device, void* p, const float (&x)[8]) {
   }
 }
 
-/// 12 bytes an output and an exponential: bound by memory, 95 percent of an H100's copy bandwidth
-/// for many rows; a single row of 14,336 takes 14 blocks and one round of latency, 2.1 us.
-template <bool kWide>
+/// 12 bytes an f32 output and an exponential: bound by memory, 95 percent of an H100's copy
+/// bandwidth for many rows; a single row of 14,336 takes 14 blocks and one round of latency, 2.1
+/// us.
+template <class E, bool kWide>
 struct SwigluKernel {
   static constexpr int kThreads = kPieceThreads;
   SwigluArgs a;
@@ -161,7 +180,7 @@ struct SwigluKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     const float *gates = a.gate_up + device.block_idx().x * 2 * a.dim, *ups = gates + a.dim;
-    float* out = a.out + device.block_idx().x * a.dim;
+    E* out = reinterpret_cast<E*>(a.out) + device.block_idx().x * a.dim;
     const std::int64_t first = device.block_idx().y * kPiece;
     if constexpr (kWide) {
       const std::int64_t c = first + device.thread_idx() * kPieceEach;
@@ -171,24 +190,29 @@ struct SwigluKernel {
       load8<float>(device, ups + c, up);
       QUIRE_UNROLL
       for (int i = 0; i < 8; ++i) gate[i] = value(gate[i], up[i]);
-      store8<float>(device, out + c, gate);
+      store8<E>(device, out + c, gate);
     } else {
       for (int i = 0; i < kPieceEach; ++i) {
         const std::int64_t c = first + i * kThreads + device.thread_idx();
-        if (c < a.dim) device.store(out + c, value(device.load(gates + c), device.load(ups + c)));
+        if (c >= a.dim) continue;
+        const float x = value(device.load(gates + c), device.load(ups + c));
+        device.store(out + c, device.template from_float<E>(x));
       }
     }
   }
 };
 
 template <class Launcher>
-Status launch_swiglu(Launcher& launcher, const SwigluArgs& a) {
+Status launch_swiglu(Launcher& launcher, const RoundedSwigluArgs& args) {
+  const SwigluArgs& a = args.swiglu;
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
   const LaunchShape shape = pieces_of(a.rows, a.dim);
-  if (a.dim % 8 == 0 && wide_rows(a.gate_up, a.dim) && wide_rows(a.out, a.dim))
-    return launcher.launch(shape, SwigluKernel<true>{a});
-  return launcher.launch(shape, SwigluKernel<false>{a});
+  const bool wide = a.dim % 8 == 0 && wide_rows(a.gate_up, a.dim) && wide_rows(a.out, a.dim);
+  return with_element(args.to, "to", [&]<class E>(E) {
+    if (wide) return launcher.launch(shape, SwigluKernel<E, true>{a});
+    return launcher.launch(shape, SwigluKernel<E, false>{a});
+  });
 }
 
 /// One thread block per row.

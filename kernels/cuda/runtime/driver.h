@@ -30,6 +30,10 @@ struct MemoryInfo {
   std::int64_t free_bytes = 0, total_bytes = 0;
 };
 
+/// Whose thread blocks run first where those of several streams wait. Levels that a device lacks
+/// are one.
+enum class StreamPriority : std::uint8_t { kLow, kNormal, kHigh };
+
 /// One device and its context. Handles are valid until they are destroyed; work on a stream runs in
 /// order.
 ///
@@ -47,7 +51,7 @@ class DeviceDriver {
   /// Frees the memory after synchronizing with the work that uses it.
   virtual Status release(MemoryKind kind, void* p) = 0;
 
-  virtual Result<StreamHandle> create_stream() = 0;
+  virtual Result<StreamHandle> create_stream(StreamPriority priority) = 0;
   virtual Status destroy_stream(StreamHandle stream) = 0;
   /// Blocks the calling thread until everything enqueued so far has run.
   virtual Status wait_for(StreamHandle stream) = 0;

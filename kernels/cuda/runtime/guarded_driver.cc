@@ -42,8 +42,8 @@ Result<void*> GuardedDriver::allocate(MemoryKind kind, std::int64_t bytes) {
 Status GuardedDriver::release(MemoryKind kind, void* p) {
   return give_back([&] { return inner_.release(kind, p); });
 }
-Result<StreamHandle> GuardedDriver::create_stream() {
-  return guard([&] { return inner_.create_stream(); });
+Result<StreamHandle> GuardedDriver::create_stream(StreamPriority priority) {
+  return guard([&] { return inner_.create_stream(priority); });
 }
 Status GuardedDriver::destroy_stream(StreamHandle stream) {
   return give_back([&] { return inner_.destroy_stream(stream); });

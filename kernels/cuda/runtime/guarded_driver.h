@@ -23,7 +23,7 @@ class GuardedDriver final : public DeviceDriver {
   Result<MemoryInfo> memory() override;
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override;
   Status release(MemoryKind kind, void* p) override;
-  Result<StreamHandle> create_stream() override;
+  Result<StreamHandle> create_stream(StreamPriority priority) override;
   Status destroy_stream(StreamHandle stream) override;
   Status wait_for(StreamHandle stream) override;
   Result<EventHandle> create_event() override;

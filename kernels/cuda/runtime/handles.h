@@ -39,8 +39,9 @@ using Stream = Owned<StreamHandle, &DeviceDriver::destroy_stream>;
 using Event = Owned<EventHandle, &DeviceDriver::destroy_event>;
 using Graph = Owned<GraphHandle, &DeviceDriver::destroy_graph>;
 
-inline Result<Stream> create_stream(DeviceDriver& driver) {
-  QUIRE_ASSIGN_OR_RETURN(const StreamHandle handle, driver.create_stream());
+inline Result<Stream> create_stream(DeviceDriver& driver,
+                                    StreamPriority priority = StreamPriority::kNormal) {
+  QUIRE_ASSIGN_OR_RETURN(const StreamHandle handle, driver.create_stream(priority));
   return Stream(driver, handle);
 }
 inline Result<Event> create_event(DeviceDriver& driver) {

@@ -9,7 +9,7 @@ Result<LayerFeed> LayerFeed::create(DeviceDriver& driver, MemoryPool& device, St
   if (layer_bytes <= 0)
     return Status::invalid("layer_bytes", "must be at least 1, is " + std::to_string(layer_bytes));
   LayerFeed feed(driver, compute, layer_bytes);
-  QUIRE_ASSIGN_OR_RETURN(feed.copies_, create_stream(driver));
+  QUIRE_ASSIGN_OR_RETURN(feed.copies_, create_stream(driver, StreamPriority::kLow));
   for (Slot& slot : feed.slots_) {
     QUIRE_ASSIGN_OR_RETURN(slot.arrived, create_event(driver));
     QUIRE_ASSIGN_OR_RETURN(slot.used, create_event(driver));

@@ -35,7 +35,7 @@ class DeviceSideTest : public ::testing::Test {
                                    std::shared_ptr<Compute> compute,
                                    std::initializer_list<std::size_t> lengths = {75, 70}) {
     auto s = std::make_unique<DeviceSide>();
-    s->store = open_test_store(folder_.path() / name);
+    s->store = open_test_store(folder_.path() / name, 64u << 20, value_memory_);
     if (wrap_store_) {
       s->inner = std::move(s->store);
       s->store = wrap_store_(s->inner);
@@ -52,6 +52,7 @@ class DeviceSideTest : public ::testing::Test {
     options.num_threads = 1;
     options.block_tokens = 16;
     options.prefix_cache_bytes = 0;
+    options.unseen_decode_ms = 1e9;  // steps take long here
     options.retrieval_head_path = head_path_;
     if (edit_options_) edit_options_(options);
     s->engine = std::move(*create_engine_from_parts(std::move(parts), options, *s->store));
@@ -116,6 +117,8 @@ class DeviceSideTest : public ::testing::Test {
   fs::path head_path_;  ///< folder of a retrieval head; empty: none
   /// Makes the store of a side made later from the one that is behind it.
   std::function<std::unique_ptr<Store>(std::unique_ptr<Store>& behind)> wrap_store_;
+  /// Where stores of sides made later keep values; null: in ordinary memory.
+  std::shared_ptr<ValueMemorySource> value_memory_;
   std::function<void(EngineOptions&)> edit_options_;  ///< applied to sides made later
 };
 

@@ -198,7 +198,8 @@ struct RowDecoding {
     const auto* watcher = capability<PromptWatcher>(*retriever);
     return watcher != nullptr ? watcher->queries_wanted(RowSequence::kPrompt) : WantedQueries{};
   }
-  Status prepare(std::int32_t first_seen = 0) {
+  /// Prepares the retriever, or only begins to.
+  Status prepare(std::int32_t first_seen = 0, bool whole = true) {
     const WantedQueries wanted = queries_wanted();
     if (wanted.count > 0) queries = sequence.queries(wanted.count, first_seen);
     SequenceContext context;
@@ -213,7 +214,8 @@ struct RowDecoding {
     context.num_heads = RowSequence::kHeads;
     context.num_kv_heads = RowSequence::kKvHeads;
     context.head_dim = RowSequence::kDim;
-    return retriever->prepare(context, assembled);
+    return whole ? prepare_whole(*retriever, context, assembled)
+                 : retriever->prepare(context, assembled);
   }
 
   /// Runs one token: its row, then every layer. Returns the layers' outputs. After each layer it

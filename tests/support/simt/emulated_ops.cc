@@ -20,6 +20,7 @@
 #include "kernels/cuda/choice/page_slots.cuh"
 #include "kernels/cuda/choice/pages.cuh"
 #include "kernels/cuda/choice/sampling.cuh"
+#include "kernels/cuda/matmul/few_rows.cuh"
 #include "kernels/cuda/matmul/four_bits.cuh"
 #include "kernels/cuda/matmul/projections.cuh"
 #include "kernels/cuda/rows/kv.cuh"
@@ -95,8 +96,7 @@ class EmulatedDevice final : public EmulatedOps {
 
   Status release(MemoryKind kind, void* p) override {
     std::lock_guard lock(mu_);
-    if (!lanes_[0].empty() || !lanes_[1].empty())
-      return Status::internal("memory is released while work is enqueued");
+    if (!idle()) return Status::internal("memory is released while work is enqueued");
     const auto found = blocks_.find(p);
     if (found == blocks_.end() || found->second.kind != kind)
       return Status::internal("memory is released that is not the device's, or of another kind");
@@ -116,9 +116,8 @@ class EmulatedDevice final : public EmulatedOps {
   Status synchronize() override {
     std::lock_guard lock(mu_);
     if (lost_) return lost();
-    const auto idle = [this] { return of(Lane::kCompute).empty() && of(Lane::kCopies).empty(); };
     if (!idle()) ++waits_;
-    return run_until(idle);
+    return run_until([this] { return idle(); });
   }
 
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
@@ -177,7 +176,10 @@ class EmulatedDevice final : public EmulatedOps {
   };
   static Status lost() { return Status(Code::kDeviceLost, "the emulated device is gone"); }
 
-  std::deque<Work>& of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  std::deque<Work>& of(Lane lane) { return lanes_.at(static_cast<std::size_t>(lane)); }
+  bool idle() const {
+    return std::ranges::all_of(lanes_, [](const auto& queue) { return queue.empty(); });
+  }
   static Work work(OpCode code, const void* args, std::int64_t bytes) {
     Work out{code, std::vector<std::byte>(static_cast<std::size_t>(bytes))};
     std::memcpy(out.args.data(), args, out.args.size());
@@ -190,19 +192,18 @@ class EmulatedDevice final : public EmulatedOps {
     of(Lane::kCompute).push_back(work(code, args, bytes));
     return {};
   }
-  Status take(const CopyAsyncArgs&, OpCode code, const void* args, std::int64_t bytes) {
-    const bool fails = failing_copy_ == 0;
-    if (failing_copy_ >= 0) --failing_copy_;
+  Status take_copy(Lane lane, OpCode code, const void* args, std::int64_t bytes) {
+    const bool beside = lane != Lane::kCompute, fails = beside && failing_copy_ == 0;
+    if (beside && failing_copy_ >= 0) --failing_copy_;
     if (fails) return Status::internal("a copy failed");
-    of(Lane::kCopies).push_back(work(code, args, bytes));
+    of(lane).push_back(work(code, args, bytes));
     return {};
   }
+  Status take(const CopyAsyncArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    return take_copy(a.lane, code, args, bytes);
+  }
   Status take(const GatherRowsArgs& a, OpCode code, const void* args, std::int64_t bytes) {
-    if (a.lane == Lane::kCompute) {
-      of(Lane::kCompute).push_back(work(code, args, bytes));
-      return {};
-    }
-    return take(CopyAsyncArgs{}, code, args, bytes);
+    return take_copy(a.lane, code, args, bytes);
   }
   Status take(const FillSlotsOnArgs& a, OpCode code, const void* args, std::int64_t bytes) {
     of(a.lane).push_back(work(code, args, bytes));
@@ -249,38 +250,48 @@ class EmulatedDevice final : public EmulatedOps {
     return {};
   }
 
-  /// A recording is of one stream. What runs on the other one must begin after an event of the
+  /// Returns the stream that runs an operation other than events.
+  static Lane lane_of(OpCode code, const void* args) {
+    if (code == OpCode::kFillSlots) return static_cast<const FillSlotsOnArgs*>(args)->lane;
+    if (code == OpCode::kGatherRows) return static_cast<const GatherRowsArgs*>(args)->lane;
+    if (code == OpCode::kCopyAsync) return static_cast<const CopyAsyncArgs*>(args)->lane;
+    return Lane::kCompute;
+  }
+  /// A recording is of one stream. What runs on another one must begin after an event of the
   /// recording, and the recording must wait for it.
   static Status check_lanes(const StepArgs& a) {
-    std::map<std::int32_t, std::int64_t> covered;  // by event, operations on the stream of copies
-    std::int64_t beside = 0, waited_for = 0;
-    bool begun = false;
+    using Counts = std::array<std::int64_t, kLanes>;  // operations, by lane
+    std::array<Counts, kLanes> before{};              // what each lane comes after, and its own
+    std::array<bool, kLanes> begun{true};
+    std::map<std::int32_t, Counts> recorded;  // by event
     for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op) {
-      Lane lane = Lane::kCompute;
       if (op->code == OpCode::kRecordEvent) {
         const auto& record = *static_cast<const RecordEventArgs*>(op->args);
-        covered[record.event] = record.lane == Lane::kCopies ? beside : 0;
+        const auto lane = static_cast<std::size_t>(record.lane);
+        if (begun[lane])
+          recorded[record.event] = before[lane];
+        else
+          recorded.erase(record.event);
       } else if (op->code == OpCode::kHold) {
         const auto& hold = *static_cast<const HoldArgs*>(op->args);
-        if (!covered.contains(hold.event))
+        const auto event = recorded.find(hold.event);
+        if (event == recorded.end())
           return Status::internal("the recording waits for what is not in it");
-        if (hold.lane == Lane::kCompute)
-          waited_for = std::max(waited_for, covered[hold.event]);
-        else
-          begun = true;
-      } else if (op->code == OpCode::kFillSlots) {
-        lane = static_cast<const FillSlotsOnArgs*>(op->args)->lane;
-      } else if (op->code == OpCode::kGatherRows) {
-        lane = static_cast<const GatherRowsArgs*>(op->args)->lane;
-      } else if (op->code == OpCode::kCopyAsync) {
-        lane = Lane::kCopies;
+        const auto lane = static_cast<std::size_t>(hold.lane);
+        begun[lane] = true;
+        for (std::size_t i = 0; i < kLanes; ++i)
+          before[lane][i] = std::max(before[lane][i], event->second[i]);
+      } else {
+        const auto lane = static_cast<std::size_t>(lane_of(op->code, op->args));
+        if (!begun[lane]) return Status::internal("the recording is not of that stream");
+        ++before[lane][lane];
       }
-      if (lane == Lane::kCompute) continue;
-      if (!begun) return Status::internal("the recording is not of that stream");
-      ++beside;
     }
-    return waited_for == beside ? Status()
-                                : Status::internal("the recording does not wait for all its work");
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      if (before[0][i] != before[i][i])
+        return Status::internal("the recording does not wait for all its work");
+    }
+    return {};
   }
 
   bool passed(std::int64_t setting) const {
@@ -291,18 +302,18 @@ class EmulatedDevice final : public EmulatedOps {
     const std::deque<Work>& queue = of(lane);
     return !queue.empty() && (queue.front().code != OpCode::kHold || passed(queue.front().event));
   }
-  /// Runs one operation after the other until `done`. The preferred stream runs as long as it can.
+  /// Runs one operation after the other until `done`, each time of the first stream that can.
   template <class Done>
   Status run_until(Done done) {
-    const Lane first = options_.copies == Copies::kEarly ? Lane::kCopies : Lane::kCompute,
-               second = first == Lane::kCopies ? Lane::kCompute : Lane::kCopies;
+    std::array<Lane, kLanes> order = {Lane::kCompute, Lane::kCopies, Lane::kDownloads};
+    if (options_.copies == Copies::kEarly) std::ranges::reverse(order);
     if (done()) return {};
     const Arena::Open works(arena_);
     while (!done()) {
-      const Lane lane = ready(first) ? first : second;
-      if (!ready(lane)) return Status::internal("the lanes wait for each other");
-      const Work next = std::move(of(lane).front());
-      of(lane).pop_front();
+      const auto lane = std::ranges::find_if(order, [this](Lane l) { return ready(l); });
+      if (lane == order.end()) return Status::internal("the lanes wait for each other");
+      const Work next = std::move(of(*lane).front());
+      of(*lane).pop_front();
       if (next.code == OpCode::kRecordEvent) settings_passed_.insert(next.event);
       if (next.code == OpCode::kRecordEvent || next.code == OpCode::kHold) continue;
       const Status status = visit_op(next.code, next.args.data(),
@@ -343,10 +354,28 @@ class EmulatedDevice final : public EmulatedOps {
     if (a.warps == 0) chosen.warps = 2;
     return kernel([&](Launcher& l) { return launch_int8_gemv(l, chosen); });
   }
+  Status execute(const GroupedProductArgs& a) {
+    GroupedProductArgs chosen = a;
+    choose_splits(chosen.rows, a.weight.n, a.weight.k);
+    return kernel([&](Launcher& l) { return launch_grouped_product(l, chosen); });
+  }
+  Status execute(const Int8ProductArgs& a) {
+    Int8ProductArgs chosen = a;
+    choose_splits(chosen.rows, a.weight.n, a.weight.k);
+    return kernel([&](Launcher& l) { return launch_int8_product(l, chosen); });
+  }
+  static void choose_splits(FewRowsArgs& rows, std::int64_t n, std::int64_t k) {
+    if (rows.splits == 0) rows.splits = static_cast<std::int32_t>(few_rows_most_splits(n, k));
+  }
   Status execute(const GroupedGemvArgs& a) {
     GroupedGemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = 2;
     return kernel([&](Launcher& l) { return launch_grouped_gemv(l, chosen); });
+  }
+  Status execute(const SampleArgs& a) {
+    SampleArgs chosen = a;
+    if (a.parts == 0) chosen.parts = a.scratch != nullptr ? 2 : 1;
+    return kernel([&](Launcher& l) { return launch_sample(l, chosen); });
   }
   Status execute(const GatherRowsArgs& a) {
     return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); });
@@ -419,7 +448,7 @@ class EmulatedDevice final : public EmulatedOps {
   Arena arena_{kAddresses};
   std::map<void*, Block> blocks_;
   GlobalMemory global_;
-  std::array<std::deque<Work>, 2> lanes_;
+  std::array<std::deque<Work>, kLanes> lanes_;
   std::array<std::int64_t, kEvents> events_{};  // the latest recording of each, counted from 1
   std::int64_t settings_ = 0;
   std::set<std::int64_t> settings_passed_;

@@ -8,7 +8,9 @@
 
 namespace quire::simt {
 
-/// When copies on their own stream run: as early or as late as events allow.
+/// When work beside the computation runs: as early or as late as events allow. Early, downloads run
+/// before copies and these before the computation; late, all is the other way round. So of any two
+/// streams each is once ahead of the other, and an event that is missing between them shows.
 enum class Copies { kEarly, kLate };
 
 struct EmulatedOpsOptions {
@@ -31,7 +33,7 @@ class EmulatedOps : public cuda::DeviceOps {
   virtual std::int64_t bytes_in_use() const = 0;
   /// Makes the n-th allocation from now fail; 0: the next, negative: none.
   virtual void fail_allocation(std::int64_t n) = 0;
-  /// Makes the n-th copy on the copy stream from now fail, counted as in fail_allocation().
+  /// Makes the n-th copy beside the computation from now fail, counted as in fail_allocation().
   virtual void fail_copy(std::int64_t n) = 0;
   /// No graph can be recorded while this is set.
   virtual void fail_recording(bool fails) = 0;

@@ -19,6 +19,7 @@
 #include <source_location>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "base/dtype.h"
 #include "kernels/cuda/device.h"
@@ -127,6 +128,12 @@ class Device {
   void atomic_add(double* p, double value, Location at = Location::current()) {
     touch(p, sizeof *p, Access::kReadWrite, at);
     *p += value;
+  }
+  template <class T>
+  T atomic_add(T* p, std::type_identity_t<T> value, Location at = Location::current()) {
+    static_assert(std::is_unsigned_v<T> && sizeof(T) >= 4);
+    touch(p, sizeof *p, Access::kReadWrite, at);
+    return std::exchange(*p, *p + value);
   }
 
   /// The bytes arrive when the copy is waited for, not before.

@@ -58,6 +58,40 @@ TEST(CudaParity, RmsNormInPlaceAndWithAResidual) {
   EXPECT_EQ(launch_rms_norm(launcher, {{summed, w, out, rows, 0, 1e-5f}, nullptr}).field(), "dim");
 }
 
+/// Rounded results have the bits of results that are rounded afterwards.
+TEST(CudaParity, RmsNormAndSwigluRoundAsAConversionDoes) {
+  for (const std::int64_t dim : {1, 7, 129, 896, 1000, 2056, 8196}) {
+    const std::int64_t rows = 3;
+    const auto x = random_floats(rows * 2 * dim, 1, 3.0f), weight = random_floats(dim, 2);
+    TestDevice device;
+    auto launcher = device.launcher();
+    const float *in = device.upload(x, "x"), *w = device.upload(weight, "weight");
+    float* out = device.output(rows * dim, "out");
+    for (const DType to : {DType::kBF16, DType::kF16}) {
+      std::uint16_t* bits = device.output(
+          std::vector<std::uint16_t>(static_cast<std::size_t>(rows * dim), 0x7fff), "rounded");
+      const auto expect_rounded = [&](const char* what) {
+        std::vector<std::uint16_t> expected;
+        for (const float v : device.download(out, rows * dim))
+          expected.push_back(to == DType::kBF16 ? f32_to_bf16(v) : f32_to_f16(v));
+        EXPECT_EQ(device.download(bits, rows * dim), expected) << what << " of " << dim;
+      };
+      ASSERT_OK(launch_rms_norm(launcher, {{in, w, out, rows, dim, 1e-5f}, nullptr}));
+      ASSERT_OK(launch_rms_norm(
+          launcher, {{in, w, reinterpret_cast<float*>(bits), rows, dim, 1e-5f}, nullptr, to}));
+      expect_rounded("norm");
+      ASSERT_OK(launch_swiglu(launcher, {{in, out, rows, dim}}));
+      ASSERT_OK(launch_swiglu(launcher, {{in, reinterpret_cast<float*>(bits), rows, dim}, to}));
+      expect_rounded("swiglu");
+    }
+    float* same = device.output(x, "x and out");
+    EXPECT_EQ(launch_rms_norm(launcher, {{same, w, same, rows, dim, 1e-5f}, nullptr, DType::kBF16})
+                  .field(),
+              "out");
+    EXPECT_EQ(launch_swiglu(launcher, {{in, out, rows, dim}, DType::kI8}).field(), "to");
+  }
+}
+
 TEST(CudaParity, BitsOfARmsNormDoNotDependOnOtherRows) {
   for (const std::int64_t dim : {129, 896, 4096}) {
     const std::int64_t rows = 3;
@@ -119,7 +153,7 @@ TEST(CudaParity, SwigluAlsoFarOut) {
       TestDevice device;
       float* out = device.output(rows * dim, "out");
       auto launcher = device.launcher();
-      ASSERT_OK(launch_swiglu(launcher, {device.upload(x, "gate_up"), out, rows, dim}));
+      ASSERT_OK(launch_swiglu(launcher, {{device.upload(x, "gate_up"), out, rows, dim}}));
       expect_close(cpu, expected, 1e-30, 2e-6, "cpu");
       expect_close(device.download(out, rows * dim), expected, 1e-30, 2e-6, "cuda");
     }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/choice/sampling.cuh"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -85,8 +86,19 @@ std::int32_t exact_token(const std::vector<float>& logits, const Draw& d) {
   return -1;
 }
 
+/// Returns scratch memory with every byte set to `fill`.
+SampleRowScratch* scratch_for(TestDevice& device, std::size_t rows, int fill) {
+  std::vector<SampleRowScratch> scratch(rows);
+  std::memset(static_cast<void*>(scratch.data()), fill, rows * sizeof(SampleRowScratch));
+  return device.output(scratch, "scratch");
+}
+
+/// Draws with one thread block per row, and checks that as many as `parts` say draw the same, over
+/// whatever lies in the scratch memory. `listed` gets how many logits the last of these listed.
 std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64_t n,
-                                    const std::vector<Draw>& draws) {
+                                    const std::vector<Draw>& draws,
+                                    const std::vector<std::int32_t>& parts = {2},
+                                    std::vector<std::uint32_t>* listed = nullptr) {
   std::vector<float> temperature, top_p, min_p;
   std::vector<double> uniform;
   std::vector<std::int32_t> top_k;
@@ -100,14 +112,33 @@ std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64
   TestDevice device;
   auto launcher = device.launcher();
   const auto rows = static_cast<std::int64_t>(draws.size());
-  std::int32_t* out = device.output(std::vector<std::int32_t>(draws.size(), -1), "out");
-  const Status status = launch_sample(
-      launcher,
-      {device.upload(logits, "logits"), rows, n, device.upload(temperature, "temperature"),
-       device.upload(top_k, "top_k"), device.upload(top_p, "top_p"), device.upload(min_p, "min_p"),
-       device.upload(uniform, "uniform"), out});
+  const std::vector<std::int32_t> none(draws.size(), -1);
+  SampleArgs args{device.upload(logits, "logits"),
+                  rows,
+                  n,
+                  device.upload(temperature, "temperature"),
+                  device.upload(top_k, "top_k"),
+                  device.upload(top_p, "top_p"),
+                  device.upload(min_p, "min_p"),
+                  device.upload(uniform, "uniform"),
+                  device.output(none, "out")};
+  const Status status = launch_sample(launcher, args);
   EXPECT_TRUE(status.ok()) << status.to_string();
-  return device.download(out, rows);
+  const auto alone = device.download(args.out, rows);
+  // A number of listed logits that starts at 0 is right once
+  args.scratch = scratch_for(device, draws.size(), parts.size() > 1 ? 0 : 0xa5);
+  for (const std::int32_t p : parts) {
+    args.parts = p;
+    args.out = device.output(none, "out of parts");
+    const Status shared = launch_sample(launcher, args);
+    EXPECT_TRUE(shared.ok()) << shared.to_string();
+    EXPECT_EQ(device.download(args.out, rows), alone) << p << " parts of " << n;
+  }
+  if (listed != nullptr) {
+    for (const SampleRowScratch& row : device.download(args.scratch, rows))
+      listed->push_back(row.num_listed);
+  }
+  return alone;
 }
 
 TEST(CudaParity, ATokenIsDrawnWhereTheRunningSumPassesTheUniformNumber) {
@@ -176,6 +207,91 @@ TEST(CudaParity, TokensAreThoseOfWholeWeights) {
   EXPECT_LE(others, 2) << "of " << draws.size();
 }
 
+TEST(CudaParity, TokensDoNotDependOnHowManyBlocksShareARow) {
+  // Parts end at multiples of 32 ids: some have fewer than others, or none. Cuts lie in bins of few
+  // logits, of so many that they are not listed, and in the last bin.
+  enum class Kind { kPlain, kClose, kTies, kHalfIsNothing, kFar };
+  for (const std::int64_t n : {1, 33, 65, 1025, 8500}) {
+    std::vector<Draw> draws;
+    std::vector<float> logits;
+    std::mt19937 rng(static_cast<std::uint32_t>(n));
+    const auto all = static_cast<std::int32_t>(n);
+    for (const Kind kind :
+         {Kind::kPlain, Kind::kClose, Kind::kTies, Kind::kHalfIsNothing, Kind::kFar}) {
+      const float spread = kind == Kind::kClose ? 1e-5f : kind == Kind::kFar ? 60.0f : 2.5f;
+      for (const auto& [temperature, top_k, top_p, min_p] :
+           {std::tuple{1.0f, 0, 0.95f, 0.0f}, std::tuple{0.7f, all, 0x1.fffffep-1f, 0.0f},
+            std::tuple{1.3f, (all + 1) / 2, 0.6f, 0.02f}, std::tuple{1e-39f, all - 1, 0.5f, 0.0f},
+            std::tuple{2.0f, 0, 1.0f, 0.3f}, std::tuple{0.0f, 3, 0.5f, 0.5f}}) {
+        // As with fewer
+        if (n > 8192 && kind != Kind::kPlain && kind != Kind::kClose) continue;
+        draws.push_back(
+            {temperature, top_k, top_p, min_p, static_cast<double>(rng() % 100000) / 100000});
+        auto row = random_floats(n, static_cast<std::uint32_t>(draws.size()), spread);
+        for (std::int64_t i = 0; i < n; ++i) {
+          float& x = row[static_cast<std::size_t>(i)];
+          if (kind == Kind::kTies) x = std::round(x * 2) / 2;
+          if (kind == Kind::kHalfIsNothing && i < n / 2) x = i % 3 == 0 ? kNan : -kInfinity;
+        }
+        logits.insert(logits.end(), row.begin(), row.end());
+      }
+    }
+    std::vector<std::uint32_t> listed;
+    const auto drawn = on_device(logits, n, draws, {2, 5}, &listed);
+    for (std::size_t r = 0; r < draws.size(); ++r)
+      EXPECT_TRUE(drawn[r] >= 0 && drawn[r] < n) << "n " << n << " draw " << r;
+    if (n < 8500) continue;
+    EXPECT_GT(listed[0], 0u) << "a bin of plain logits";
+    EXPECT_LT(listed[0], 200u) << "a bin of plain logits";
+    EXPECT_EQ(listed[6], 8500u) << "close ones share a bin, more than a list has room for";
+    EXPECT_EQ(listed[4], 0u) << "nothing is cut";
+  }
+  const std::vector<Draw> draws(3, {1.0f, 40, 0.9f, 0.0f, 0.7});
+  for (const std::int64_t n : {40, 1025})
+    on_device(random_floats(3 * n, 11, 2.5f), n, draws, {kSampleParts});
+}
+
+TEST(CudaParity, TopPBehindTopKCutsWhereItsBinEndsOrBegins) {
+  // Logits at steps of a bin's width, several to a bin: top-k's cut divides a bin, and what it
+  // keeps of that bin decides in which bin top-p's cut is.
+  const std::int64_t n = 700;
+  std::vector<Draw> draws;
+  std::vector<float> logits;
+  for (const std::int32_t top_k : {1, 4, 8, 250, 699}) {
+    for (const float top_p : {0.02f, 0.5f, 0.8f, 0.9999f}) {
+      draws.push_back({1.0f, top_k, top_p, 0, 0.999});
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t place = i * 37 % n;  // all of them, in another order
+        logits.push_back(3 - static_cast<float>(place / 5) / 32 -
+                         static_cast<float>(place % 5) / 1024);
+      }
+    }
+  }
+  const auto drawn = on_device(logits, n, draws, {3});
+#ifndef __CUDACC__
+  for (std::size_t r = 0; r < draws.size(); ++r)
+    EXPECT_EQ(drawn[r],
+              exact_token(std::vector<float>(logits.begin(), logits.begin() + n), draws[r]))
+        << r;
+#endif
+}
+
+TEST(CudaParity, AFewRowsAreSharedByAsManyBlocksAsADeviceHasRoomFor) {
+  DeviceProperties device;
+  device.multiprocessors = 132;
+  EXPECT_EQ(best_sample_parts(device, 1, 128256), 31);
+  EXPECT_EQ(best_sample_parts(device, 1, 1 << 20), 32) << "the most there may be";
+  EXPECT_EQ(best_sample_parts(device, 1, 8191), 1) << "two parts of less than 4096";
+  EXPECT_EQ(best_sample_parts(device, 1, 8192), 2);
+  EXPECT_EQ(best_sample_parts(device, 32, 128256), 9);
+  EXPECT_EQ(best_sample_parts(device, 131, 128256), 3);
+  EXPECT_EQ(best_sample_parts(device, 132, 128256), 1) << "a block for each multiprocessor";
+  EXPECT_EQ(best_sample_parts(device, 1000, 128256), 1);
+  EXPECT_EQ(best_sample_parts(device, 0, 128256), 1);
+  EXPECT_GT(sample_scratch_bytes(128), 0);
+  EXPECT_EQ(sample_scratch_bytes(129), 0);
+}
+
 TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
   const std::int64_t n = 12, count = 80;
   const auto one = random_floats(n, 3);
@@ -190,7 +306,8 @@ TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
     draws.back().uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(count);
   }
   std::vector<int> seen(static_cast<std::size_t>(n));
-  for (const std::int32_t id : on_device(logits, n, draws)) ++seen[static_cast<std::size_t>(id)];
+  for (const std::int32_t id : on_device(logits, n, draws, {}))
+    ++seen[static_cast<std::size_t>(id)];
   for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_NEAR(seen[i], p[i] * count, 1.01) << i;
 }
 
@@ -229,10 +346,13 @@ TEST(CudaParity, EdgesOfSampling) {
   EXPECT_EQ(drawn[9], 200);
   TestDevice device;
   auto launcher = device.launcher();
-  EXPECT_EQ(
-      launch_sample(launcher, {nullptr, 1, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr})
-          .field(),
-      "n");
+  SampleArgs wrong{nullptr, 1, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+  EXPECT_EQ(launch_sample(launcher, wrong).field(), "n");
+  wrong.n = 1;
+  wrong.parts = kSampleParts + 1;
+  EXPECT_EQ(launch_sample(launcher, wrong).field(), "parts");
+  wrong.parts = 2;
+  EXPECT_EQ(launch_sample(launcher, wrong).field(), "scratch");
 }
 
 }  // namespace

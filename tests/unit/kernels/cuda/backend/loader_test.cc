@@ -125,7 +125,7 @@ TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) 
   ASSERT_TRUE(ops->run(CopyArgs{p, &value, 8}).ok());
   ASSERT_TRUE(ops->synchronize().ok());
   EXPECT_EQ(*static_cast<std::int64_t*>(p), 42);
-  EXPECT_EQ(ops->run(SwigluArgs{}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(ops->run(RoundedSwigluArgs{}).code(), Code::kInvalidArgument);
   EXPECT_EQ(told, 0);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(ops->run(CopyArgs{p, &value, 8}).code(), Code::kDeviceLost);
   EXPECT_EQ(told, 1);

@@ -46,6 +46,9 @@ class FakeDriver : public DeviceDriver {
   }
   const std::vector<std::string>& calls() const { return calls_; }
   bool capturing() const { return capturing_; }
+  StreamPriority priority(StreamHandle stream) const { return priorities_.at(stream.stream); }
+  /// Returns whether everything enqueued on the stream has run.
+  bool finished(StreamHandle stream) { return done_[stream.stream] == enqueued_[stream.stream]; }
 
   Result<MemoryInfo> memory() override {
     QUIRE_RETURN_IF_ERROR(enter("memory"));
@@ -68,9 +71,11 @@ class FakeDriver : public DeviceDriver {
     allocations_.erase(found);
     return {};
   }
-  Result<StreamHandle> create_stream() override {
+  Result<StreamHandle> create_stream(StreamPriority priority) override {
     QUIRE_RETURN_IF_ERROR(enter("create_stream"));
-    return StreamHandle{new_handle()};
+    const StreamHandle stream{new_handle()};
+    priorities_[stream.stream] = priority;
+    return stream;
   }
   Status destroy_stream(StreamHandle stream) override {
     return destroy("destroy_stream", stream.stream);
@@ -175,6 +180,7 @@ class FakeDriver : public DeviceDriver {
   std::map<void*, Allocation> allocations_;
   std::set<void*> handles_;
   std::uintptr_t last_handle_ = 0;
+  std::map<void*, StreamPriority> priorities_;
   std::map<void*, Recorded> recorded_;
   std::map<void*, std::int64_t> enqueued_, done_;
   std::map<std::string, Failure> failures_;

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/guarded_driver.h"
+#include "kernels/cuda/runtime/lanes.h"
 #include "kernels/cuda/runtime/properties.h"
 #include "tests/unit/kernels/cuda/runtime/fake_driver.h"
 
@@ -103,7 +104,7 @@ TEST(GuardedDriver, TheFirstLossIsTheAnswerToEverythingAfterIt) {
   const std::size_t calls = inner.calls().size();
   EXPECT_EQ(driver.memory().status().message(), "an illegal memory access");
   EXPECT_EQ(driver.allocate(MemoryKind::kDevice, 1).code(), Code::kDeviceLost);
-  EXPECT_EQ(driver.create_stream().code(), Code::kDeviceLost);
+  EXPECT_EQ(driver.create_stream(StreamPriority::kLow).code(), Code::kDeviceLost);
   EXPECT_EQ(driver.begin_capture({}).code(), Code::kDeviceLost);
   EXPECT_EQ(driver.end_capture({}).code(), Code::kDeviceLost);
   EXPECT_EQ(driver.launch({}, {}).code(), Code::kDeviceLost);
@@ -130,6 +131,44 @@ TEST(Handles, DestroyOnceAndNotAfterAMove) {
   EXPECT_EQ(driver.num_handles(), 0);
   driver.fail("create_stream", 1, Status::exhausted("no more"));
   EXPECT_EQ(create_stream(driver).code(), Code::kResourceExhausted);
+}
+
+TEST(LaneStreams, DownloadsComeFirstAndBulkCopiesLast) {
+  FakeDriver driver(1 << 20);
+  const auto lanes = LaneStreams::create(driver);
+  ASSERT_TRUE(lanes.ok());
+  EXPECT_EQ(driver.priority(lanes->of(Lane::kCompute)), StreamPriority::kNormal);
+  EXPECT_EQ(driver.priority(lanes->of(Lane::kCopies)), StreamPriority::kLow);
+  EXPECT_EQ(driver.priority(lanes->of(Lane::kDownloads)), StreamPriority::kHigh);
+  EXPECT_EQ(driver.num_handles(), 3) << "three streams, none of them twice";
+}
+
+TEST(LaneStreams, AllOfThemAreWaitedForAlsoAfterAnError) {
+  FakeDriver driver(1 << 20);
+  const auto lanes = LaneStreams::create(driver);
+  const Event event = *create_event(driver);
+  for (const int failing : {0, 1, 2}) {
+    for (const Lane lane : {Lane::kCompute, Lane::kCopies, Lane::kDownloads})
+      ASSERT_TRUE(driver.record(event.get(), lanes->of(lane)).ok());
+    if (failing > 0)
+      driver.fail("wait_for_stream", failing, Status::internal("of " + std::to_string(failing)));
+    const Status status = lanes->wait(driver);
+    EXPECT_EQ(status.code(), failing > 0 ? Code::kInternal : Code::kOk);
+    for (const Lane lane : {Lane::kCompute, Lane::kCopies, Lane::kDownloads}) {
+      if (static_cast<int>(lane) + 1 != failing) {
+        EXPECT_TRUE(driver.finished(lanes->of(lane))) << static_cast<int>(lane);
+      }
+    }
+  }
+}
+
+TEST(LaneStreams, OneThatCannotBeMadeLeavesNone) {
+  for (const int nth : {1, 2, 3}) {
+    FakeDriver driver(1 << 20);
+    driver.fail("create_stream", nth, Status::exhausted("no more"));
+    EXPECT_EQ(LaneStreams::create(driver).code(), Code::kResourceExhausted);
+    EXPECT_EQ(driver.num_handles(), 0);
+  }
 }
 
 TEST(BatchBucket, GrowsWithTheBatchAndWastesLittle) {
