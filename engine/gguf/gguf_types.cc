@@ -50,7 +50,7 @@ Result<GgufType> gguf_type(std::uint32_t number) {
                 .bytes = row->bytes,
                 .dtype = {},
                 .blocks = {}};
-  for (int i = 0; i < kNumBlockTypes; ++i) {
+  for (int i = 0; i < kNumGgmlTypes; ++i) {
     const auto block = static_cast<BlockType>(i);
     if (block_type_name(block) == type.name) type.blocks = block;
   }

@@ -7,9 +7,9 @@
 #include <optional>
 #include <system_error>
 
-#include "engine/model/four_bit_folder.h"
 #include "engine/model/gguf_model.h"
 #include "engine/model/json_fields.h"
+#include "engine/model/quantisation.h"
 
 namespace quire {
 namespace {
@@ -20,6 +20,7 @@ constexpr std::int64_t kMaxLayers = 1024;
 constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::int64_t kMaxVocab = 1 << 24;
 constexpr std::int64_t kMaxPositions = std::int64_t{1} << 24;
+constexpr double kBigFactor = 1e6;  ///< of a RoPE scaling
 constexpr std::int64_t kMaxHeads = 1024;
 constexpr std::int64_t kMaxGroup = 16;
 constexpr std::int64_t kMaxHeadDim = 256;
@@ -92,16 +93,13 @@ void refuse_unsupported(JsonFields& in, ModelConfig& c) {
       return in.fail("quantization_config",
                      "must be an object or null, not " + JsonFields::shown(*quantised));
     JsonFields inner(quantised->get_object(), "quantization_config");
-    read_four_bit_layout(inner);
+    read_quantisation(inner);
     in.adopt(inner);
     c.quantised_weights = true;
   }
   if (const std::string act = in.text("hidden_act");
       !act.empty() && act != "silu" && act != "swish") {
     in.unsupported("hidden_act", "activation " + act + " is not supported, only silu");
-  }
-  if (in.find("partial_rotary_factor") && in.number("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
-    in.unsupported("partial_rotary_factor", "partly rotated heads are not supported");
   }
 }
 
@@ -186,17 +184,52 @@ void read_sliding_window(JsonFields& in, ModelConfig& c) {
   c.sliding_window = window;
 }
 
+/// Reads which part of a head is rotated through `in`, the configuration or its rope_parameters.
+void read_rotary_part(JsonFields& in, ModelConfig& c) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  if (!in.find(kKey)) return;
+  const double part = in.number(kKey, 0, 1, 1.0);
+  if (part == 1.0 || !in.status().ok()) return;
+  if (c.family != ModelFamily::kPhi3)
+    return in.unsupported(kKey, "partly rotated heads are supported for Phi-3 and Phi-4 only");
+  constexpr double kRounding = 1e-6;  // of a part that was divided
+  c.rope.rotary_dim = static_cast<std::int32_t>(c.head_dim * part + kRounding);
+  if (c.rope.rotary_dim < 2 || c.rope.rotary_dim % 2 != 0)
+    in.fail(kKey, "leaves " + std::to_string(c.rope.rotary_dim) +
+                      " values of a head to rotate, which must be an even number");
+}
+
+/// Reads LongRoPE's members of rope_scaling or rope_parameters.
+void read_long_rope(JsonFields& in, ModelConfig& c, std::int64_t top_level_original) {
+  RopeConfig& rope = c.rope;
+  rope.scaling = RopeScaling::kLongRope;
+  const auto half = static_cast<std::size_t>(rope.rotary_dim / 2);
+  c.short_divisors = in.numbers("short_factor", half, 1e-6, kBigFactor);
+  c.long_divisors = in.numbers("long_factor", half, 1e-6, kBigFactor);
+  rope.attention_factor = static_cast<float>(in.number("attention_factor", 0, kBigFactor, 0.0));
+  std::optional<std::int64_t> fallback;
+  if (top_level_original > 0) fallback = top_level_original;
+  rope.original_max_position = in.integer("original_max_position_embeddings", 2, kMaxPositions,
+                                          fallback);
+  if (!in.status().ok()) return;
+  const double ratio = static_cast<double>(c.max_position_embeddings) /
+                       static_cast<double>(rope.original_max_position);
+  rope.factor = static_cast<float>(in.number("factor", 1e-6, kBigFactor, std::max(ratio, 1e-6)));
+  rope.factor = std::max(rope.factor, 1.0f);
+}
+
 /// Reads the rope_scaling or rope_parameters object through `in`.
-void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_level_original,
-                       RopeConfig& rope) {
+void read_rope_scaling(JsonFields& in, ModelConfig& c, std::int64_t top_level_original) {
+  RopeConfig& rope = c.rope;
   std::string type = in.text("rope_type");
   if (type.empty()) type = in.text("type");
   const bool theta_only = in.path("").rfind("rope_parameters", 0) == 0;
   if (!in.status().ok()) return;
   if (type.empty() && !theta_only)
-    return in.fail("rope_type", "is missing; it must be default, linear, llama3 or yarn");
+    return in.fail("rope_type", "is missing; it must be default, linear, llama3, yarn or longrope");
   if (type.empty() || type == "default") return;
-  constexpr double kBig = 1e6;
+  if (type == "longrope" || type == "su") return read_long_rope(in, c, top_level_original);
+  constexpr double kBig = kBigFactor;
   if (type == "linear") {
     rope.scaling = RopeScaling::kLinear;
     rope.factor = static_cast<float>(in.number("factor", 1, kBig));
@@ -225,8 +258,8 @@ void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_le
       in.unsupported("truncate", "YaRN without truncated correction bounds is not supported");
   } else {
     return in.unsupported(
-        "rope_type",
-        "RoPE scaling \"" + type + "\" is not supported; default, linear, llama3 and yarn are");
+        "rope_type", "RoPE scaling \"" + type +
+                         "\" is not supported; default, linear, llama3, yarn and longrope are");
   }
   if (rope.scaling == RopeScaling::kLinear) return;
   // llama3 must state its original window; YaRN falls back to the window itself, as Hugging Face
@@ -244,6 +277,7 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   RopeConfig& rope = c.rope;
   constexpr double kMaxTheta = 1e15;
   rope.head_dim = rope.rotary_dim = c.head_dim;
+  read_rotary_part(in, c);
   rope.interleaved = in.boolean("rope_interleaved", false);
   rope.theta = static_cast<float>(in.number("rope_theta", 1, kMaxTheta, 10000.0));
   const char* key = in.find("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -259,12 +293,9 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   }
   if (inner.find("rope_theta"))
     rope.theta = static_cast<float>(inner.number("rope_theta", 1, kMaxTheta));
-  if (inner.find("partial_rotary_factor") &&
-      inner.number("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
-    inner.unsupported("partial_rotary_factor", "partly rotated heads are not supported");
-  }
+  read_rotary_part(inner, c);
   const std::int64_t original = in.integer("original_max_position_embeddings", 1, kMaxPositions, 0);
-  read_rope_scaling(inner, c, original, rope);
+  read_rope_scaling(inner, c, original);
   if (!inner.status().ok()) {
     return in.adopt(inner);
   }
@@ -337,6 +368,12 @@ std::int64_t ModelConfig::num_parameters() const {
   if (mlp_bias) layer += 2 * f + h;
   if (qk_norm) layer += 2 * d;
   return layer * num_layers + h * vocab_size * (tie_word_embeddings ? 1 : 2) + h;
+}
+
+void choose_long_rope(ModelConfig& config, std::int64_t positions) {
+  if (config.rope.scaling != RopeScaling::kLongRope) return;
+  config.rope.divisors = positions > config.rope.original_max_position ? config.long_divisors
+                                                                       : config.short_divisors;
 }
 
 Result<ModelConfig> parse_model_config(std::string_view text) {

@@ -1,6 +1,7 @@
 /// ModelConfig is a model's shape and numerics as a Hugging Face config.json states them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -35,6 +36,9 @@ struct ModelConfig {
   /// One tensor holds q, k and v, and another gate and up, in this order (Phi-3).
   bool fused_projections = false;
   RopeConfig rope;
+  /// LongRoPE: divisors of the frequencies for windows up to rope.original_max_position, and for
+  /// longer ones. choose_long_rope() enters one of them into `rope`.
+  std::vector<float> short_divisors = {}, long_divisors = {};
   std::vector<std::int32_t> bos_token_ids, eos_token_ids;
   /// Most weights are stored in blocks of eight bits or fewer: model.weights = auto keeps them so.
   bool quantised_weights = false;
@@ -45,9 +49,20 @@ struct ModelConfig {
     return std::int64_t{2} * num_kv_heads * head_dim *
            static_cast<std::int64_t>(dtype_bytes(dtype));
   }
+  /// Returns the longest sequence that can be served: the model's window, or the sliding one of
+  /// some layers where that is shorter, as every layer attends to all rows here.
+  std::int64_t longest_sequence() const {
+    return sliding_window > 0 ? std::min(sliding_window, max_position_embeddings)
+                              : max_position_embeddings;
+  }
   /// Returns the number of parameters; a tied embedding counts once.
   std::int64_t num_parameters() const;
 };
+
+/// Enters the divisors of LongRoPE that a window of `positions` asks for into config.rope; other
+/// models stay as they are. Cached keys and values would not fit if the divisors followed each
+/// query's length, so the window decides, as in llama.cpp and vLLM.
+void choose_long_rope(ModelConfig& config, std::int64_t positions);
 
 /// Parses the text of a config.json and never throws. Unknown architectures, impossible or missing
 /// shapes and unsupported features (mixture of experts, quantised weights, dynamic RoPE) are

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -30,13 +29,9 @@ struct FourBitLayout {
   int zero_offset = 0;
 };
 
-/// Reads a quantization_config through `in`. Errors go to `in`: other methods, other widths, group
-/// sizes that are no multiple of 32, versions of AWQ other than gemm.
+/// Reads a quantization_config of method "gptq" or "awq" through `in`. Errors go to `in`: other
+/// widths, group sizes that are no multiple of 32, versions of AWQ other than gemm.
 FourBitLayout read_four_bit_layout(JsonFields& in);
-
-/// Returns the layout in a config.json that load_model_config() accepted; none without
-/// quantization_config.
-Result<std::optional<FourBitLayout>> four_bit_layout(std::string_view config_json);
 
 /// Makes the source of a folder's tensors whose matrices may be stored as `layout` says. Such a
 /// matrix is returned as blocks: Q4_0 if every zero is 8, else Q4_1, whose minimum -scale * zero is

@@ -87,35 +87,72 @@ bool derive_llama3(const std::vector<float>& factors, double theta, std::int64_t
   return false;
 }
 
-/// Reads rope_freqs.weight, a divisor for each frequency.
-Status read_factors(const GgufFile& file, std::int64_t head_dim, double theta, std::int64_t said,
-                    json::object& scaling) {
-  const GgufView view = file.find("rope_freqs.weight");
-  if (view.tensor == nullptr) return {};
-  const std::string name = "rope_freqs.weight";
+/// Returns the divisor for each frequency that a tensor holds; none: there is no such tensor.
+Result<std::optional<std::vector<float>>> divisors(const GgufFile& file, const std::string& name,
+                                                   std::int64_t rotary_dim) {
+  using Values = std::optional<std::vector<float>>;
+  const GgufView view = file.find(name);
+  if (view.tensor == nullptr) return Values();
   if (view.tensor->type.dtype != DType::kF32 || view.bytes.empty() ||
-      view.bytes.size() != static_cast<std::size_t>(head_dim / 2) * sizeof(float)) {
+      view.bytes.size() != static_cast<std::size_t>(rotary_dim / 2) * sizeof(float)) {
     return Status::invalid(
-        name, name + " must hold " + std::to_string(head_dim / 2) + " values of type F32");
+        name, name + " must hold " + std::to_string(rotary_dim / 2) + " values of type F32");
   }
-  std::vector<float> factors(view.bytes.size() / sizeof(float));
-  std::memcpy(factors.data(), view.bytes.data(), view.bytes.size());
+  std::vector<float> values(view.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), view.bytes.data(), view.bytes.size());
+  return Values(std::move(values));
+}
+
+json::object long_rope(json::array short_ones, json::array long_ones, std::int64_t original,
+                       double attention_factor) {
+  return {{"rope_type", "longrope"},
+          {"short_factor", std::move(short_ones)},
+          {"long_factor", std::move(long_ones)},
+          {"original_max_position_embeddings", original},
+          {"attention_factor", attention_factor}};
+}
+
+/// Reads rope_freqs.weight, whose divisors hold for the whole `window`.
+Status read_factors(const GgufFile& file, std::int64_t rotary_dim, double theta, std::int64_t said,
+                    std::int64_t window, json::object& scaling) {
+  const std::string name = "rope_freqs.weight";
+  QUIRE_ASSIGN_OR_RETURN(const auto read, divisors(file, name, rotary_dim));
+  if (!read) return {};
+  const std::vector<float>& factors = *read;
   if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1.0f; })) return {};
   if (!scaling.empty()) {
     return Status(Code::kUnimplemented, name + " beside another RoPE scaling is not supported",
                   name);
   }
-  if (!derive_llama3(factors, theta, said, scaling)) {
-    return Status(Code::kUnimplemented,
-                  name +
-                      " does not follow the formula of Llama 3.1, the only one supported; use the "
-                      "model's folder of safetensors files",
-                  name);
-  }
+  // A folder of the same model states the formula, so the fingerprints are alike where it is known.
+  if (derive_llama3(factors, theta, said, scaling)) return {};
+  const json::array all(factors.begin(), factors.end());
+  scaling = long_rope(all, all, window, 1.0);
   return {};
 }
 
-Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t head_dim,
+/// Reads the tensors of LongRoPE, of which there are two or none.
+Status read_long_rope(const GgufFile& file, ArchitectureFields& in, std::int64_t rotary_dim,
+                      std::int64_t original, json::object& scaling) {
+  QUIRE_ASSIGN_OR_RETURN(const auto short_ones,
+                         divisors(file, "rope_factors_short.weight", rotary_dim));
+  QUIRE_ASSIGN_OR_RETURN(const auto long_ones,
+                         divisors(file, "rope_factors_long.weight", rotary_dim));
+  if (!short_ones && !long_ones) return {};
+  const std::string missing = short_ones ? "rope_factors_long.weight" : "rope_factors_short.weight";
+  if (!short_ones || !long_ones)
+    return Status::invalid(missing, missing + " is missing beside its other");
+  if (!scaling.empty()) {
+    return Status(Code::kUnimplemented, "LongRoPE beside another RoPE scaling is not supported",
+                  "rope_factors_short.weight");
+  }
+  scaling = long_rope(json::array(short_ones->begin(), short_ones->end()),
+                      json::array(long_ones->begin(), long_ones->end()), original,
+                      in.number("rope.scaling.attn_factor", 0.0));
+  return {};
+}
+
+Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t rotary_dim,
                     double theta, json::object& out) {
   const bool old_name = !in.has("rope.scaling.factor") && in.has("rope.scale_linear");
   const char* factor_key = old_name ? "rope.scale_linear" : "rope.scaling.factor";
@@ -124,12 +161,14 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
       in.all().text(in.key("rope.scaling.type")).value_or(in.has(factor_key) ? "linear" : "none"));
   const std::int64_t original = in.integer("rope.scaling.original_context_length", 0);
   json::object scaling;
-  if (type != "none" && type != "linear" && type != "yarn") {
-    return Status(Code::kUnimplemented,
-                  "RoPE scaling \"" + type + "\" is not supported; none, linear and yarn are",
-                  in.key("rope.scaling.type"));
+  const bool long_rope = type == "longrope";  // which its tensors tell without this name, too
+  if (type != "none" && type != "linear" && type != "yarn" && !long_rope) {
+    return Status(
+        Code::kUnimplemented,
+        "RoPE scaling \"" + type + "\" is not supported; none, linear, yarn and longrope are",
+        in.key("rope.scaling.type"));
   }
-  if (type != "none") {
+  if (type != "none" && !long_rope) {
     const double factor = in.number(factor_key);
     if (type == "yarn" || (factor != 0 && factor != 1))  // 0 and 1: not scaled
       scaling = {{"rope_type", type}, {"factor", factor}};
@@ -151,7 +190,12 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
       in.fail("rope.scaling.yarn_ext_factor", "is not supported");
   }
   QUIRE_RETURN_IF_ERROR(in.all().status());
-  QUIRE_RETURN_IF_ERROR(read_factors(file, head_dim, theta, original, scaling));
+  QUIRE_RETURN_IF_ERROR(read_long_rope(file, in, rotary_dim, original, scaling));
+  if (long_rope && scaling.empty())
+    in.fail("rope.scaling.type", "is longrope, but the file has no rope_factors_short.weight");
+  QUIRE_RETURN_IF_ERROR(in.all().status());
+  QUIRE_RETURN_IF_ERROR(
+      read_factors(file, rotary_dim, theta, original, in.integer("context_length"), scaling));
   if (!scaling.empty()) out["rope_scaling"] = std::move(scaling);
   return {};
 }
@@ -193,14 +237,13 @@ Status read_shape(const GgufFile& file, ArchitectureFields& in, json::object& ou
   if (in.integer("attention.value_length", head_dim) != head_dim) {
     in.fail("attention.value_length", "differs from the length of keys, which is not supported");
   }
-  if (in.integer("rope.dimension_count", head_dim) != head_dim) {
-    in.fail("rope.dimension_count",
-            "is not the length of a head: partly rotated heads are not supported");
-  }
+  const std::int64_t rotary_dim = in.integer("rope.dimension_count", head_dim);
+  if (rotary_dim != head_dim && head_dim > 0)
+    out["partial_rotary_factor"] = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
   const double theta = in.number("rope.freq_base", 10000.0);
   out["rope_theta"] = theta;
   QUIRE_RETURN_IF_ERROR(in.all().status());
-  return read_scaling(file, in, head_dim, theta, out);
+  return read_scaling(file, in, rotary_dim, theta, out);
 }
 
 Result<ModelConfig> read_config(const GgufFile& file) {

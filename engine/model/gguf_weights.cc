@@ -44,7 +44,12 @@ constexpr Pair kLayers[] = {
     {"attn_qkv.weight", "self_attn.qkv_proj.weight"},
     {"ffn_up.weight", "mlp.gate_up_proj.weight"},  // where both are in one tensor
 };
-constexpr std::string_view kFactors = "rope_freqs.weight";  // read with the configuration
+
+/// Returns whether a tensor was read with the configuration.
+bool is_of_config(std::string_view name) {
+  return name == "rope_freqs.weight" || name == "rope_factors_short.weight" ||
+         name == "rope_factors_long.weight";
+}
 
 /// LayerName splits "blk.12.attn_q.weight" with prefix "blk." into 12 and "attn_q.weight".
 struct LayerName {
@@ -94,7 +99,7 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 std::string supported_types() {
   std::string out = "F32, F16, BF16";
-  for (int i = 0; i < kNumBlockTypes; ++i)
+  for (int i = 0; i < kNumGgmlTypes; ++i)
     out += ", " + std::string(block_type_name(static_cast<BlockType>(i)));
   return out;
 }
@@ -165,7 +170,7 @@ class GgufWeights final : public WeightSource {
   std::vector<std::string> unused() const override {
     std::vector<std::string> out;
     for (const auto& [name, view] : file_->tensors()) {
-      if (name != kFactors && !used_.contains(name)) out.emplace_back(name);
+      if (!is_of_config(name) && !used_.contains(name)) out.emplace_back(name);
     }
     return out;
   }
@@ -203,7 +208,7 @@ class GgufWeights final : public WeightSource {
 
 Status check_gguf_tensors(const GgufFile& file, const ModelConfig& config) {
   for (const auto& [name, view] : file.tensors()) {
-    if (name == kFactors) continue;
+    if (is_of_config(name)) continue;
     if (folder_name(name).empty()) {
       return Status(
           Code::kUnimplemented,

@@ -79,6 +79,27 @@ std::string JsonFields::text(std::string_view key) {
   return out;
 }
 
+std::vector<float> JsonFields::numbers(std::string_view key, std::size_t count, double low,
+                                       double high) {
+  std::vector<float> out;
+  const json::value* v = find(key);
+  if (!v || !v->is_array() || v->get_array().size() != count) {
+    fail(key, "must be a list of " + std::to_string(count) + " numbers");
+    return {};
+  }
+  for (const json::value& item : v->get_array()) {
+    boost::system::error_code wrong;
+    const auto number = item.to_number<double>(wrong);
+    if (wrong || !(number >= low && number <= high)) {
+      fail(key, "holds " + shown(item) + ", which is no number from " + shown(json::value(low)) +
+                    " to " + shown(json::value(high)));
+      return {};
+    }
+    out.push_back(static_cast<float>(number));
+  }
+  return out;
+}
+
 std::vector<std::int32_t> JsonFields::indices(std::string_view key, std::int64_t end,
                                               std::size_t most, std::string_view what) {
   std::vector<std::int32_t> out;

@@ -40,6 +40,8 @@ class JsonFields {
   double number(std::string_view key, double low, double high, std::optional<double> fallback = {});
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key);
+  /// Reads a list of `count` numbers in [low, high]; empty after an error.
+  std::vector<float> numbers(std::string_view key, std::size_t count, double low, double high);
   /// Reads one whole number or a list of at most `most`, each in [0, end); empty if the field is
   /// missing. `what` names an element in errors.
   std::vector<std::int32_t> indices(std::string_view key, std::int64_t end, std::size_t most,

@@ -80,6 +80,11 @@ class LlamaModel final : public Model {
                                     config_.hidden_size, ids, x);
   }
 
+  Status embed_drawn(const std::int32_t* ids, std::int64_t rows, float* x) const override {
+    return compute_->linear().embed_drawn(w_.embedding.data, w_.embedding.dtype, config_.vocab_size,
+                                          config_.hidden_size, ids, rows, x);
+  }
+
   Result<QkvRows> project_qkv(std::int32_t layer_idx, const float* x, std::int64_t rows) override {
     const LlamaLayer& l = layer(layer_idx);
     const ModelConfig& c = config_;
@@ -90,9 +95,10 @@ class LlamaModel final : public Model {
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       float* out = qkv_.data() + begin * ld;
-      QUIRE_RETURN_IF_ERROR(norm(x + begin * c.hidden_size, l.input_norm, n));
+      const DType dtype = compute_->linear().input_dtype(*l.qkv, n);
+      QUIRE_RETURN_IF_ERROR(norm(x + begin * c.hidden_size, l.input_norm, n, dtype));
       QUIRE_RETURN_IF_ERROR(compute_->linear().product(
-          {l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld}));
+          {l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld, dtype}));
       if (!c.qk_norm) continue;
       QUIRE_RETURN_IF_ERROR(
           compute_->linear().norm_heads({out, n, ld, c.num_heads, c.num_kv_heads, c.head_dim,
@@ -115,27 +121,30 @@ class LlamaModel final : public Model {
       QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
           {l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h},
           branch_.data()));
-      QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n));
+      const DType up_dtype = compute_->linear().input_dtype(*l.gate_up, n),
+                  down_dtype = compute_->linear().input_dtype(*l.down, n);
+      QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n, up_dtype));
       QUIRE_RETURN_IF_ERROR(
           compute_->linear().product({l.gate_up.get(), normed_.data(), n, h,
-                                      l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
+                                      l.gate_up_bias.floats(), gate_up_.data(), 2 * f, up_dtype}));
       QUIRE_RETURN_IF_ERROR(compute_->linear().swiglu(
-          {.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}));
+          {.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}, down_dtype));
       QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
-          {l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h}, branch_.data()));
+          {l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h, down_dtype},
+          branch_.data()));
     }
     return {};
   }
 
   Status final_norm(const float* x, std::int64_t rows, float* out) override {
     const std::int64_t h = config_.hidden_size;
-    if (memory_ == nullptr) return norm_into(x, w_.final_norm, rows, out);
+    if (memory_ == nullptr) return norm_into(x, w_.final_norm, rows, out, DType::kF32);
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
       QUIRE_RETURN_IF_ERROR(memory_->write(branch_.data(), x + begin * h,
                                            n * h * static_cast<std::int64_t>(sizeof(float))));
-      QUIRE_RETURN_IF_ERROR(norm(branch_.data(), w_.final_norm, n));
+      QUIRE_RETURN_IF_ERROR(norm(branch_.data(), w_.final_norm, n, DType::kF32));
       QUIRE_RETURN_IF_ERROR(compute_->read(normed_.data(), n * h, out + begin * h));
     }
     return {};
@@ -145,9 +154,10 @@ class LlamaModel final : public Model {
     const std::int64_t h = config_.hidden_size, vocab = config_.vocab_size;
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
-      QUIRE_RETURN_IF_ERROR(norm(x + begin * h, w_.final_norm, n));
+      const DType dtype = compute_->linear().input_dtype(*w_.head, n);
+      QUIRE_RETURN_IF_ERROR(norm(x + begin * h, w_.final_norm, n, dtype));
       QUIRE_RETURN_IF_ERROR(compute_->linear().product(
-          {w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab}));
+          {w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab, dtype}));
     }
     return {};
   }
@@ -181,18 +191,20 @@ class LlamaModel final : public Model {
   }
   const LlamaLayer& layer(std::int32_t i) const { return w_.layers.at(at(i)); }
 
-  Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out) {
+  Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out,
+                   DType to) {
     return compute_->linear().norm({.x = x,
                                     .weight = weight.floats(),
                                     .out = out,
                                     .rows = rows,
                                     .dim = config_.hidden_size,
-                                    .eps = config_.rms_norm_eps});
+                                    .eps = config_.rms_norm_eps},
+                                   to);
   }
-  /// Computes normed_ = RMSNorm(x).
-  Status norm(const float* x, const ComputeValues& weight, std::int64_t rows) {
+  /// Computes normed_ = RMSNorm(x) in elements of `to`.
+  Status norm(const float* x, const ComputeValues& weight, std::int64_t rows, DType to) {
     QUIRE_RETURN_IF_ERROR(normed_.reserve(memory_, rows * config_.hidden_size));
-    return norm_into(x, weight, rows, normed_.data());
+    return norm_into(x, weight, rows, normed_.data(), to);
   }
 
   const ModelConfig config_;
@@ -217,6 +229,7 @@ Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelO
                                                 std::shared_ptr<Compute> compute) {
   ModelOptions effective = options;
   if (effective.max_positions == 0) effective.max_positions = config.max_position_embeddings;
+  choose_long_rope(config, effective.max_positions);
   QUIRE_ASSIGN_OR_RETURN(RopeTable built, RopeTable::build(config.rope, effective.max_positions));
   auto rope = std::make_shared<const RopeTable>(std::move(built));
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> known, compute->register_rope(*rope));

@@ -4,10 +4,11 @@
 
 #include "base/free_memory.h"
 #include "engine/model/benchmark_model.h"
-#include "engine/model/four_bit_folder.h"
 #include "engine/model/gguf_model.h"
 #include "engine/model/llama_model.h"
+#include "engine/model/quantisation.h"
 #include "engine/model/weights.h"
+#include "kernels/matmul/group_of_blocks.h"
 
 namespace quire {
 namespace {
@@ -60,10 +61,43 @@ double bytes_of_weight(WeightFormat format) {
   return 4;
 }
 
+/// The same of blocks with kW4, which keep the bits that they have.
+double bytes_of_weight(BlockType type) {
+  switch (group_kind({nullptr, 0, type}, WeightFormat::kW4)) {
+    case GroupKind::kFour:
+      return 18.0 / 32;
+    case GroupKind::kFourMin:
+      return 20.0 / 32;
+    default:
+      return 34.0 / 32;
+  }
+}
+
+double bytes_of_weight(const GgufFile& file, WeightFormat format) {
+  if (format != WeightFormat::kW4) return bytes_of_weight(format);
+  double weights = 0, bytes = 0;
+  for (const auto& [name, view] : file.tensors()) {
+    const GgufType& type = view.tensor->type;
+    if (!type.blocks) continue;
+    double count = 1;
+    for (const std::int64_t n : view.tensor->shape) count *= static_cast<double>(n);
+    weights += count;
+    bytes += count * bytes_of_weight(*type.blocks);
+  }
+  return weights > 0 ? bytes / weights : bytes_of_weight(format);
+}
+
+double bytes_of_weight(const std::optional<Quantisation>& quantised, WeightFormat format) {
+  const auto* compressed = quantised ? std::get_if<CompressedLayout>(&*quantised) : nullptr;
+  const bool eight = compressed != nullptr &&
+                     compressed->numbers != CompressedLayout::Numbers::kInt4;
+  return bytes_of_weight(format == WeightFormat::kW4 && eight ? WeightFormat::kW8 : format);
+}
+
 /// Refuses a model that cannot fit in memory, before the system swaps or kills the process. `file`:
 /// the GGUF file it is read from, if any.
 Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute,
-                    const GgufFile* file = nullptr) {
+                    double bytes_per_weight, const GgufFile* file = nullptr) {
   std::int64_t available = 0;
   if (const auto memory = compute.memory()) {
     QUIRE_ASSIGN_OR_RETURN(available, memory->budget(0, "model"));
@@ -71,7 +105,6 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
     available = available_memory();
     if (available == 0) return {};
   }
-  const double bytes_per_weight = bytes_of_weight(options.weights);
   const std::int64_t window = options.max_positions > 0 ? options.max_positions
                                                         : config.max_position_embeddings;
   const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
@@ -107,7 +140,8 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path,
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(check_gguf_tensors(*file, config));
   QUIRE_RETURN_IF_ERROR(keep_first_layers(config, options));
-  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute, file.get()));
+  QUIRE_RETURN_IF_ERROR(
+      check_memory(config, options, *compute, bytes_of_weight(*file, options.weights), file.get()));
   const std::unique_ptr<WeightSource> source = gguf_weights(file, config);
   QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
                          read_llama_weights(config, options.weights, *source, *compute));
@@ -129,7 +163,7 @@ Result<std::unique_ptr<Model>> model_of(WeightSource& source, const ModelConfig&
                                         std::shared_ptr<Compute> compute) {
   if (compute == nullptr) compute = make_cpu_compute();
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
-  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute, bytes_of_weight(options.weights)));
   QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
                          read_llama_weights(config, options.weights, source, *compute));
   return make_llama_model(config, options, std::move(weights), std::move(compute));
@@ -146,12 +180,13 @@ Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir,
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(keep_first_layers(config, options));
-  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
-  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
   QUIRE_ASSIGN_OR_RETURN(const std::string json, read_json_file(dir / "config.json"));
-  QUIRE_ASSIGN_OR_RETURN(const std::optional<FourBitLayout> four_bits, four_bit_layout(json));
-  const std::unique_ptr<WeightSource> source = four_bits ? four_bit_weights(*folder, dir.string(),
-                                                                            *four_bits)
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<Quantisation> quantised, quantisation_of(json));
+  QUIRE_RETURN_IF_ERROR(
+      check_memory(config, options, *compute, bytes_of_weight(quantised, options.weights)));
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
+  const std::unique_ptr<WeightSource> source = quantised ? quantised_weights(*folder, dir.string(),
+                                                                             *quantised)
                                                          : file_weights(*folder, dir.string());
   QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
                          read_llama_weights(config, options.weights, *source, *compute));

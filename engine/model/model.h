@@ -67,6 +67,8 @@ class Model {
 
   /// Computes x[i] = embedding(ids[i]). Errors: kInvalidArgument (id outside the vocabulary).
   virtual Status embed(std::span<const std::int32_t> ids, float* x) const = 0;
+  /// The same of ids in the memory of compute(), which must not be null; they are not checked.
+  virtual Status embed_drawn(const std::int32_t* ids, std::int64_t rows, float* x) const = 0;
   /// Computes input norm, QKV projection, bias and QK-norm of `layer`, before RoPE. The rows stay
   /// valid until the next call.
   virtual Result<QkvRows> project_qkv(std::int32_t layer, const float* x, std::int64_t rows) = 0;

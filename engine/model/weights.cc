@@ -309,7 +309,10 @@ std::string config_digest_text(const ModelConfig& c) {
       << r.rotary_dim << " " << bits(r.theta) << " " << r.interleaved << " "
       << static_cast<int>(r.scaling) << " " << bits(r.factor) << " " << bits(r.low_freq_factor)
       << " " << bits(r.high_freq_factor) << " " << bits(r.beta_fast) << " " << bits(r.beta_slow)
-      << " " << bits(r.attention_factor) << " " << r.original_max_position << "\n";
+      << " " << bits(r.attention_factor) << " " << r.original_max_position;
+  for (const float divisor : c.short_divisors) out << " " << bits(divisor);
+  for (const float divisor : c.long_divisors) out << " " << bits(divisor);
+  out << "\n";
   return out.str();
 }
 

@@ -14,6 +14,7 @@ void add_rope(const RopeConfig& rope, Sha256& hash) {
                   rope.beta_fast, rope.beta_slow, rope.attention_factor})
     f32(x);
   hash.update_u64(static_cast<std::uint64_t>(rope.original_max_position));
+  for (const float divisor : rope.divisors) f32(divisor);
 }
 
 }  // namespace

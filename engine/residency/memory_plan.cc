@@ -38,7 +38,8 @@ std::int64_t compute_bytes(const MemoryRequest& w, std::int32_t chunk_tokens,
   const std::int64_t logits = (kLogitRows + decode_rows) * c.vocab_size;
   const std::int64_t partial = decode_rows * c.num_heads *
                                ((w.window + kDecodeKeys - 1) / kDecodeKeys) * (c.head_dim + 1);
-  const std::int64_t copies = 2 * std::min(w.window, kCopiedRows) * w.kv_row_bytes;
+  // Four uploads of half as many rows, and what arrives for one of them before a gather.
+  const std::int64_t copies = 5 * std::min(w.window, kCopiedRows) * w.kv_row_bytes / 2;
   // Buffers of hooks (compute/fetch_ops.h): rotated queries, two buffers for a layer's rows, sums
   // of a context's columns and a compressor's scores in every layer.
   const std::int64_t hooks = rows * (q * static_cast<std::int64_t>(sizeof(float)) +

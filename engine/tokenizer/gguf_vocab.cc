@@ -255,12 +255,30 @@ Result<std::string> spm_pieces(GgufFields& in, const Vocabulary& vocabulary) {
   return out;
 }
 
-Result<std::unique_ptr<Tokenizer>> make_spm(GgufFields& in, Vocabulary vocabulary) {
-  if (std::count(vocabulary.types.begin(), vocabulary.types.end(), kUnknown) == 0) {
-    const std::int64_t unknown = in.integer("tokenizer.ggml.unknown_token_id", 0,
-                                            count_of(vocabulary.types) - 1, 0);
-    vocabulary.types[at(unknown)] = kUnknown;
+/// Leaves one token of the type unknown: converters give it to the padding of a vocabulary, too.
+void mark_unknown(GgufFields& in, std::vector<std::int64_t>& types) {
+  const auto first = std::ranges::find(types, kUnknown);
+  std::int64_t unknown = in.integer("tokenizer.ggml.unknown_token_id", 0, count_of(types) - 1, 0);
+  if (first != types.end() && types[at(unknown)] != kUnknown) unknown = first - types.begin();
+  std::ranges::replace(types, kUnknown, kUnused);
+  types[at(unknown)] = kUnknown;
+}
+
+/// The control tokens of Phi-3 take the white space behind them. Only its tokenizer.json says so.
+void strip_behind_controls_of_phi3(const Vocabulary& vocabulary, ConfigFiles& config) {
+  for (std::int64_t id = 0; id < count_of(vocabulary.types); ++id) {
+    const std::string_view text = vocabulary.text(id);
+    const bool control = vocabulary.types[at(id)] == kControl || text == "</s>";
+    if (!control || text == "<s>" || text == "<|endoftext|>") continue;
+    config.added.push_back({.id = static_cast<std::int32_t>(id),
+                            .text = std::string(text),
+                            .special = vocabulary.types[at(id)] == kControl,
+                            .rstrip = true});
   }
+}
+
+Result<std::unique_ptr<Tokenizer>> make_spm(GgufFields& in, Vocabulary vocabulary) {
+  mark_unknown(in, vocabulary.types);
   QUIRE_ASSIGN_OR_RETURN(std::string bytes, spm_pieces(in, vocabulary));
   // TrainerSpec: model_type 3 (2: BPE), byte_fallback 35, and the spellings 45 to 47 of unknown,
   // begin and end.
@@ -289,7 +307,9 @@ Result<std::unique_ptr<Tokenizer>> make_spm(GgufFields& in, Vocabulary vocabular
   put_bytes(2, trainer, bytes);
   put_bytes(3, normalizer, bytes);
   const KindDefaults kind{.bos = {}, .eos = {"</s>"}, .add_bos = true, .space_after_special = true};
-  return finish_spm(kFile, bytes, config_of(vocabulary), kind, "sentencepiece (GGUF)");
+  ConfigFiles config = config_of(vocabulary);
+  if (in.text("general.architecture") == "phi3") strip_behind_controls_of_phi3(vocabulary, config);
+  return finish_spm(kFile, bytes, config, kind, "sentencepiece (GGUF)");
 }
 
 }  // namespace

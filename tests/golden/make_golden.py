@@ -70,6 +70,17 @@ QWEN3 = {
     "max_window_layers": 2,
     "max_position_embeddings": 2048,
 }
+PHI3 = {
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "pad_token_id": 0,
+    "max_position_embeddings": 2048,
+}
 
 
 def shape(
@@ -100,6 +111,15 @@ def llama3_scaling(factor, original):
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": original,
+    }
+
+
+def long_rope(half, key="type"):
+    """LongRoPE as published configurations spell it: one divisor for each frequency."""
+    return {
+        key: "longrope",
+        "short_factor": [round(1.0 + 0.05 * i, 3) for i in range(half)],
+        "long_factor": [round(1.0 + 0.9 * i**1.5, 3) for i in range(half)],
     }
 
 
@@ -169,6 +189,28 @@ CASES = {
     "qwen3_g1_bias": (
         {**QWEN3, **shape(64, 2, 2, head_dim=64), "attention_bias": True},
         {"prompt": 33},
+    ),
+    "phi3_g1": ({**PHI3, **shape(64, 4, 4)}, {"prompt": 40}),
+    "phi3_g2_long_rope": (
+        {
+            **PHI3,
+            **shape(64, 4, 2),
+            "rope_scaling": long_rope(8),
+            "original_max_position_embeddings": 64,
+            "max_position_embeddings": 1024,
+        },
+        {"prompt": 300},
+    ),
+    "phi4_mini_g3_partial_short_rope": (
+        {
+            **PHI3,
+            **shape(96, 6, 2, tied=True),
+            "partial_rotary_factor": 0.75,
+            "rope_scaling": {**long_rope(6, "rope_type"), "attention_factor": 1.2},
+            "original_max_position_embeddings": 128,
+            "max_position_embeddings": 128,
+        },
+        {"prompt": 40},
     ),
     "qwen3_g7_bf16": (
         {**QWEN3, **shape(64, 7, 1, layers=3, head_dim=64, dtype="bfloat16")},

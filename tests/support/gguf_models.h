@@ -72,7 +72,7 @@ inline void add_gguf_config(GgufWriter& out, const ModelConfig& c,
   out.u32(p + "attention.head_count_kv", n(c.num_kv_heads))
       .u32(p + "attention.key_length", n(c.head_dim));
   out.u32(p + "attention.value_length", n(c.head_dim))
-      .u32(p + "rope.dimension_count", n(c.head_dim));
+      .u32(p + "rope.dimension_count", n(c.rope.rotary_dim));
   out.u32(p + "context_length", n(c.max_position_embeddings))
       .u32(p + "vocab_size", n(c.vocab_size));
   out.f32(p + "attention.layer_norm_rms_epsilon", c.rms_norm_eps)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -14,6 +15,13 @@ using testing::tiny_config_json;
 
 Result<ModelConfig> with(const std::string& key, const std::string& value) {
   return parse_model_config(tiny_config_json("\"" + key + "\": " + value, {key}));
+}
+
+Result<ModelConfig> family(const std::string& architecture, const std::string& type,
+                           const std::string& more = "") {
+  return parse_model_config(tiny_config_json(
+      "\"architectures\": [\"" + architecture + "\"], \"model_type\": \"" + type + "\"" + more,
+      {"architectures", "model_type"}));
 }
 
 TEST(ModelConfigTest, ReadsAPlainLlama) {
@@ -31,12 +39,6 @@ TEST(ModelConfigTest, ReadsAPlainLlama) {
 }
 
 TEST(ModelConfigTest, FamiliesDecideBiasesAndNorms) {
-  const auto family = [](const std::string& architecture, const std::string& type,
-                         const std::string& more = "") {
-    return parse_model_config(tiny_config_json(
-        "\"architectures\": [\"" + architecture + "\"], \"model_type\": \"" + type + "\"" + more,
-        {"architectures", "model_type"}));
-  };
   const auto qwen2 = family("Qwen2ForCausalLM", "qwen2");
   ASSERT_TRUE(qwen2.ok()) << qwen2.status().to_string();
   EXPECT_TRUE(qwen2->qkv_bias);
@@ -53,7 +55,10 @@ TEST(ModelConfigTest, FamiliesDecideBiasesAndNorms) {
   const auto phi3 = family("Phi3ForCausalLM", "phi3");
   ASSERT_TRUE(phi3.ok()) << phi3.status().to_string();
   EXPECT_TRUE(phi3->fused_projections);
-  EXPECT_EQ(family("Phi3ForCausalLM", "phi3", ", \"sliding_window\": 2047")->sliding_window, 2047);
+  const auto slides = family("Phi3ForCausalLM", "phi3", ", \"sliding_window\": 47");
+  EXPECT_EQ(slides->sliding_window, 47);
+  EXPECT_EQ(slides->longest_sequence(), 47);
+  EXPECT_EQ(phi3->longest_sequence(), phi3->max_position_embeddings);
   EXPECT_EQ(family("Phi3ForCausalLM", "phi3", ", \"attention_bias\": true").status().field(),
             "attention_bias");
   EXPECT_EQ(family("LlamaForCausalLM", "qwen2").status().field(), "model_type");
@@ -195,13 +200,54 @@ TEST(ModelConfigTest, RopeScalingInOldAndNewForms) {
   EXPECT_TRUE(with("rope_interleaved", "true")->rope.interleaved);
 }
 
+TEST(ModelConfigTest, TheWindowDecidesWhichDivisorsOfLongRopeCount) {
+  const auto read = with(
+      "rope_scaling", R"({"type": "longrope", "short_factor": [1, 1.5, 2, 3], )"
+                      R"("long_factor": [1, 4, 16, 64], "original_max_position_embeddings": 64})");
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  ModelConfig config = *read;
+  EXPECT_EQ(config.rope.scaling, RopeScaling::kLongRope);
+  EXPECT_EQ(config.rope.factor, 4.0f) << "256 positions over 64";
+  EXPECT_TRUE(config.rope.divisors.empty());
+  const std::vector<float> shorter = {1, 1.5f, 2, 3}, longer = {1, 4, 16, 64};
+  choose_long_rope(config, 64);
+  EXPECT_EQ(config.rope.divisors, shorter);
+  choose_long_rope(config, 65);
+  EXPECT_EQ(config.rope.divisors, longer);
+  const auto frequencies = rope_frequencies(config.rope);
+  ASSERT_TRUE(frequencies.ok()) << frequencies.status().to_string();
+  EXPECT_FLOAT_EQ(frequencies->attention_scale, std::sqrt(1 + std::log(4.0f) / std::log(64.0f)));
+  EXPECT_FLOAT_EQ(frequencies->inverse_frequency[1], 1 / (4 * std::pow(config.rope.theta, 0.25f)));
+}
+
+TEST(ModelConfigTest, APartOfAHeadIsRotatedForPhiOnly) {
+  const auto phi = [](const char* part) {
+    return family("Phi3ForCausalLM", "phi3", ", \"partial_rotary_factor\": " + std::string(part));
+  };
+  EXPECT_EQ(phi("0.75")->rope.rotary_dim, 6);
+  EXPECT_EQ(phi("0.75")->rope.head_dim, 8);
+  EXPECT_EQ(phi("1.0")->rope.rotary_dim, 8);
+  EXPECT_EQ(phi("0.4").status().field(), "partial_rotary_factor");
+  EXPECT_EQ(phi("0.1").status().field(), "partial_rotary_factor");
+  EXPECT_EQ(with("partial_rotary_factor", "0.75").code(), Code::kUnimplemented);
+}
+
 TEST(ModelConfigTest, BadRopeScalingIsNamed) {
   const struct {
     const char *value, *field;
     Code code;
   } cases[] = {
       {R"({"rope_type": "dynamic", "factor": 2})", "rope_scaling.rope_type", Code::kUnimplemented},
-      {R"({"rope_type": "longrope", "factor": 2})", "rope_scaling.rope_type", Code::kUnimplemented},
+      {R"({"rope_type": "longrope", "factor": 2})", "rope_scaling.short_factor",
+       Code::kInvalidArgument},
+      {R"({"rope_type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3], )"
+       R"("original_max_position_embeddings": 64})",
+       "rope_scaling.long_factor", Code::kInvalidArgument},
+      {R"({"rope_type": "longrope", "short_factor": [1, 1, 1, 0], "long_factor": [1, 2, 3, 4], )"
+       R"("original_max_position_embeddings": 64})",
+       "rope_scaling.short_factor", Code::kInvalidArgument},
+      {R"({"rope_type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]})",
+       "rope_scaling.original_max_position_embeddings", Code::kInvalidArgument},
       {R"({"type": "mrope"})", "rope_scaling.rope_type", Code::kUnimplemented},
       {R"({"factor": 2})", "rope_scaling.rope_type", Code::kInvalidArgument},
       {R"({"type": "linear"})", "rope_scaling.factor", Code::kInvalidArgument},

@@ -459,7 +459,60 @@ TEST_F(GgufModelTest, StoredRopeFactorsAreThoseOfLlama3) {
   std::string other = factors;
   const float wrong = 1.5f;
   std::memcpy(other.data(), &wrong, 4);
-  expect_error(with_factors(other), "does not follow the formula");
+  ASSERT_EQ(error_of(with_factors(other)), "loaded");
+  ModelConfig divided = *load_model_config(file());
+  EXPECT_EQ(divided.rope.scaling, RopeScaling::kLongRope);
+  choose_long_rope(divided, 8);
+  EXPECT_EQ(divided.rope.divisors.front(), wrong);
+  EXPECT_EQ(divided.rope.attention_factor, 1.0f);
+  EXPECT_NE(logits(file()), logits(folder()));
+}
+
+TEST_F(GgufModelTest, LongRopeAndAPartlyRotatedHeadAreThoseOfTheFolder) {
+  const auto spelled = [](const std::vector<float>& values) {
+    std::string out;
+    for (const float v : values) out += (out.empty() ? "" : ", ") + std::to_string(v);
+    return "[" + out + "]";
+  };
+  std::vector<FileTensor> tensors;
+  ModelConfig c = write_folder(config_json("llama"), tensors, DType::kF32);
+  const std::int64_t rotary = c.head_dim / 2;
+  std::vector<float> shorter, longer;
+  for (std::int64_t i = 0; i < rotary / 2; ++i) {
+    shorter.push_back(1 + 0.25f * static_cast<float>(i));
+    longer.push_back(1 + 4 * static_cast<float>(i));
+  }
+  const fs::path phi = dir_.path() / "phi";
+  fs::create_directories(phi);
+  write_file(phi / "model.safetensors", safetensors_bytes(fused(c, tensors)));
+  const auto raw = [](const std::vector<float>& values) {
+    std::string out;
+    for (const float v : values) out += GgufWriter::raw(v);
+    return out;
+  };
+  for (const std::int64_t original : {c.max_position_embeddings, std::int64_t{16}}) {
+    write_file(
+        phi / "config.json",
+        config_json("phi3",
+                    ", \"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": "
+                    "\"longrope\", \"attention_factor\": 1.25, \"short_factor\": " +
+                        spelled(shorter) + ", \"long_factor\": " + spelled(longer) +
+                        "}, \"original_max_position_embeddings\": " + std::to_string(original)));
+    GgufWriter out;
+    ModelConfig part = c;
+    part.rope.rotary_dim = static_cast<std::int32_t>(rotary);
+    test::add_gguf_config(out, part, "phi3");
+    out.u32("phi3.rope.scaling.original_context_length", static_cast<std::uint32_t>(original));
+    out.f32("phi3.rope.scaling.attn_factor", 1.25f);
+    const std::vector<std::uint64_t> shape = {static_cast<std::uint64_t>(rotary / 2)};
+    out.tensor("rope_factors_short.weight", shape, 0, raw(shorter));
+    out.tensor("rope_factors_long.weight", shape, 0, raw(longer));
+    test::add_gguf_tensors(out, c, "phi3", fused(c, tensors));
+    ASSERT_EQ(error_of(out), "loaded");
+    EXPECT_EQ(load_model_config(file())->rope.rotary_dim, rotary);
+    EXPECT_EQ(logits(file()), logits(phi)) << original;
+    EXPECT_NE(logits(phi), logits(folder())) << original;
+  }
 }
 
 TEST_F(GgufModelTest, YarnIsReadAsConvertersWriteIt) {

@@ -227,6 +227,29 @@ TEST(GgufVocabTest, DamagedVocabulariesAreRefused) {
                "not a finite number");
 }
 
+/// Converters give the padding of Phi-3's vocabulary the type of an unknown token, and leave out
+/// that its control tokens take the white space behind them.
+TEST(GgufVocabTest, Phi3HasPaddingAndControlTokensThatTakeWhiteSpace) {
+  const auto of = [](const std::string& architecture) {
+    GgufWriter out;
+    out.text("general.architecture", architecture).text("tokenizer.ggml.model", "llama");
+    out.texts("tokenizer.ggml.tokens", {"<unk>", "<s>", "</s>", "▁", "a", "▁a", "\n", "<|user|>",
+                                        "<|endoftext|>", "[PAD9]", "[PAD10]"});
+    out.numbers<float>("tokenizer.ggml.scores", 6, {0, 0, 0, -2, -3, -1, 0, 0, 0, 0, 0});
+    out.numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {2, 3, 4, 1, 1, 1, 1, 3, 3, 2, 2});
+    out.u32("tokenizer.ggml.unknown_token_id", 0).u32("tokenizer.ggml.eos_token_id", 8);
+    return make(out);
+  };
+  const auto phi3 = of("phi3"), other = of("llama");
+  ASSERT_TRUE(phi3.ok()) << phi3.status().to_string();
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ((*phi3)->encode("<|user|>\na", Special::kParse), (Ids{7, 5}));
+  EXPECT_EQ((*phi3)->encode("<|endoftext|>\na", Special::kParse), (Ids{8, 3, 6, 4}));
+  EXPECT_EQ((*other)->encode("<|user|>\na", Special::kParse), (Ids{7, 3, 6, 4}));
+  EXPECT_EQ((*phi3)->vocab_size(), 11);
+}
+
 /// Every name compiles, loses no byte, and splits as its models do.
 TEST(GgufVocabTest, NamedPretokenizersCutAsPublished) {
   using Words = std::vector<std::string_view>;
