@@ -134,15 +134,16 @@ Status TemplatePrompt::probe() {
   ChatMessage calling{"assistant", ""};
   calling.tool_calls = R"([{"id": "abcdefghi", "type": "function", "function": {"name": "f",)"
                        R"( "arguments": "{}"}}])";
-  TemplateTurn called[] = {user, turn("assistant", "")};
+  ChatMessage result{"tool", "Yes."};
+  result.tool_call_id = "abcdefghi";
+  result.name = "f";
+  TemplateTurn called[] = {user, turn("assistant", ""), turn("tool", result.content)};
   called[1].message = &calling;
-  auto call = render_turns(called, false, kTool);
-  if (!call.ok()) {
-    // Some templates search the content without asking whether there is one.
-    empty_content_ = true;
-    call = render_turns(called, false, kTool);
-    empty_content_ = call.ok();
-  }
+  called[2].message = &result;
+  const std::span<const TemplateTurn> without_result(called, 2);
+  // A template may read the content only of a message that is not the last.
+  empty_content_ = needs_content(without_result, kTool) || needs_content(called, kTool);
+  const auto call = render_turns(without_result, false, kTool);
   if (shows_tools_ && call.ok()) tool_style_ = style_of_call(call->bytes);
   const TemplateTurn answered[] = {user, turn("assistant", "Me.")};
   const auto whole = render_turns(answered, false, {});
@@ -151,6 +152,17 @@ Status TemplatePrompt::probe() {
     if (answer.pieces == 1) after_answer_ = whole->bytes.substr(answer.end);
   }
   return {};
+}
+
+bool TemplatePrompt::needs_content(std::span<const TemplateTurn> turns, std::string_view tools) {
+  const auto shown = [&](bool empty_content) {
+    empty_content_ = empty_content;
+    return render_turns(turns, false, tools);
+  };
+  const auto without = shown(false), with = shown(true);
+  constexpr std::string_view kNone = "None";  // as Jinja writes what is not there
+  return with.ok() && (!without.ok() || (without->bytes.find(kNone) != std::string::npos &&
+                                         with->bytes.find(kNone) == std::string::npos));
 }
 
 Result<jinja::Text> TemplatePrompt::render_turns(std::span<const TemplateTurn> turns,

@@ -73,6 +73,8 @@ class TemplatePrompt {
   Result<jinja::Text> render_turns(std::span<const TemplateTurn> turns, bool add_generation_prompt,
                                    std::string_view tools) const;
   Status probe();
+  /// Whether the template fails, or writes "None", unless messages of calls alone have a text.
+  bool needs_content(std::span<const TemplateTurn> turns, std::string_view tools);
 
   JinjaTemplate template_;
   TemplateContext context_;

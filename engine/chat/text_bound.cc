@@ -28,7 +28,42 @@ std::size_t piece_of(std::string_view text) {
   return end;
 }
 
+/// Takes pieces from the front of a text, and says how many tokens each has, rounded down.
+class Pieces {
+ public:
+  Pieces(const Tokenizer& tokenizer, std::string_view text) : tokenizer_(tokenizer), text_(text) {}
+  bool empty() const { return text_.empty(); }
+  std::size_t left() const { return text_.size(); }
+  std::int64_t take() {
+    const std::string_view piece = text_.substr(0, piece_of(text_));
+    if (piece != counted_) {
+      counted_ = piece;
+      tokens_ = std::max<std::int64_t>(0, count_of(tokenizer_.encode(piece)) - kTokensACut);
+    }
+    text_.remove_prefix(piece.size());
+    return tokens_;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string_view text_;
+  std::string_view counted_;  // the piece before: a run of one character has equal ones
+  std::int64_t tokens_ = 0;
+};
+
+bool is_cheap(std::uint64_t bytes, std::int64_t most_tokens) {
+  return bytes <= static_cast<std::uint64_t>(most_tokens) * kCheapBytes;
+}
+
 }  // namespace
+
+std::string_view beginning_of(const Tokenizer& tokenizer, std::string_view text,
+                              std::int64_t most_tokens) {
+  if (most_tokens <= 0 || is_cheap(text.size(), most_tokens)) return text;
+  Pieces pieces(tokenizer, text);
+  for (std::int64_t tokens = 0; tokens < most_tokens && !pieces.empty();) tokens += pieces.take();
+  return text.substr(0, text.size() - pieces.left());
+}
 
 std::size_t longest_token_bytes(const Tokenizer& tokenizer) {
   static std::mutex mu;
@@ -50,21 +85,13 @@ std::optional<TextExcess> TextBound::add(std::string_view text) {
     excess.least_tokens = static_cast<std::int64_t>((bytes_ + longest - 1) / longest);
     return excess;
   }
-  if (bytes_ <= most * kCheapBytes) return std::nullopt;
-  std::string_view counted;  // the piece before: a run of one character has equal ones
-  std::int64_t tokens = 0;
-  while (!text.empty()) {
-    const std::size_t n = piece_of(text);
-    if (text.substr(0, n) != counted) {
-      counted = text.substr(0, n);
-      tokens = std::max<std::int64_t>(0, count_of(tokenizer_.encode(counted)) - kTokensACut);
-    }
-    tokens_ += tokens;
+  if (is_cheap(bytes_, most_tokens_)) return std::nullopt;
+  for (Pieces pieces(tokenizer_, text); !pieces.empty();) {
+    tokens_ += pieces.take();
     if (tokens_ > most_tokens_) {
       excess.least_tokens = tokens_;
       return excess;
     }
-    text.remove_prefix(n);
   }
   return std::nullopt;
 }

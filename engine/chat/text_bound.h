@@ -15,6 +15,11 @@ namespace quire {
 /// call for a vocabulary looks at all of its tokens. Threads: any.
 std::size_t longest_token_bytes(const Tokenizer& tokenizer);
 
+/// Returns the text, or a beginning of it that has at least `most_tokens` tokens and is tokenized
+/// in about the time of so many. `most_tokens` of 0 or less: the text.
+std::string_view beginning_of(const Tokenizer& tokenizer, std::string_view text,
+                              std::int64_t most_tokens);
+
 /// How much too long texts are.
 struct TextExcess {
   /// All bytes given so far, and the most that `most_tokens` tokens can cover. The texts were not

@@ -107,6 +107,8 @@ void ToolParser::text_step(char c, Events& out) {
   }
   // Some models write several calls between one pair of markers.
   if (in_block_ && held_.empty() && c == '{') return begin_object(c);
+  // Small models close a call more often than they opened it.
+  if (in_block_ && held_.empty() && (c == '}' || c == ']')) return;
   held_.push_back(c);
   const auto may_be = [this](std::string_view marker) { return marker.starts_with(held_); };
   while (!held_.empty() && !may_be(open_) && !(after_call_ && may_be(close_))) {
@@ -201,8 +203,11 @@ void ToolParser::list_step(char c, Events& out) {
     after_call_ = in_block_ = true;
     return leave_block();
   }
-  if (c == ']') return leave_block();
-  if (raw_.empty()) raw_.push_back(c);
+  if (raw_.empty()) {
+    leave_block();
+    if (c != ']') text_step(c, out);
+    return;
+  }
   give_up(out);
 }
 
@@ -234,7 +239,7 @@ void ToolParser::object_step(char c, Events& out) {
   }
   if (is_space(c)) return;
   if (at_ == At::kColon) {
-    if (c != ':') return give_up(out);
+    if (c != ':') return break_off(c, out);
     at_ = At::kValue;
     return;
   }
@@ -246,8 +251,15 @@ void ToolParser::object_step(char c, Events& out) {
   } else if (c == '}') {
     end_object(out);
   } else {
-    give_up(out);
+    break_off(c, out);
   }
+}
+
+void ToolParser::break_off(char c, Events& out) {
+  const bool call = emitted_;
+  give_up(out);
+  // The closing marker may follow where the object should have ended.
+  if (call && close_.starts_with(c)) text_step(c, out);
 }
 
 void ToolParser::begin_value(char c) {

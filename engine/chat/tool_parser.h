@@ -23,7 +23,7 @@ struct ToolEvent {
 ///
 /// Text that looked like a call and turns out to be none is text of the answer. Once a call's name
 /// was read the call stands, and its arguments are what the model wrote, valid or not. White space
-/// next to calls belongs to no text.
+/// next to calls belongs to no text, nor do brackets that close too much.
 ///
 /// Threads: one at a time. The work is linear in the answer's length.
 class ToolParser {
@@ -75,6 +75,8 @@ class ToolParser {
   void add_arguments(std::string_view text, Events& out);
   /// The bytes since the block began are no call: they are text, or the rest of a call that stands.
   void give_up(Events& out);
+  /// Gives up at `c`, which an object cannot have there.
+  void break_off(char c, Events& out);
   void leave_block();
   void put_text(char c, Events& out);
   void say(std::string_view text, Events& out);

@@ -218,7 +218,10 @@ class Lexer {
     };
     take();
     bool is_float = false;
-    if (at_ + 1 < s_.size() && s_[at_] == '.' && is_digit(s_[at_ + 1])) {
+    // Behind a dot stands an index: a.0.1 is (a.0).1.
+    const bool index = !tokens_.empty() && tokens_.back().kind == TokenKind::kOperator &&
+                       tokens_.back().text == ".";
+    if (!index && at_ + 1 < s_.size() && s_[at_] == '.' && is_digit(s_[at_ + 1])) {
       is_float = true;
       digits += s_[at_++];
       take();

@@ -390,7 +390,9 @@ class Parser {
 
   ExpressionPtr filter(ExpressionPtr value) {
     std::string called = name();
-    if (!is_filter(called)) fail("there is no filter '" + called.substr(0, 80) + "'");
+    // As in Jinja, one that stands where it may never run fails only if it does.
+    if (!is_filter(called) && conditions_ == 0)
+      fail("there is no filter '" + called.substr(0, 80) + "'");
     if (is("(")) return call(Kind::kFilter, std::move(called), std::move(value));
     return join(Kind::kFilter, std::move(called), std::move(value));
   }
@@ -510,6 +512,12 @@ class Parser {
     s.kind = StatementKind::kIf;
     s.value = tuple(false);
     close_tag();
+    ++conditions_;
+    condition_bodies(s);
+    --conditions_;
+  }
+
+  void condition_bodies(Statement& s) {
     s.body = block({"elif", "else", "endif"});
     const int line = here().line;
     const std::string word = name();
@@ -597,6 +605,7 @@ class Parser {
   const std::vector<Token> tokens_;
   std::size_t at_ = 0, nodes_ = 0;
   int depth_ = 0, loops_ = 0;
+  int conditions_ = 0;  ///< bodies of if statements that the parser is in
 };
 
 }  // namespace

@@ -14,10 +14,11 @@ namespace quire::jinja {
 namespace {
 
 constexpr std::string_view kMethods[] = {
-    "capitalize", "count",        "endswith",     "find",       "index", "isalnum",    "isalpha",
-    "isdigit",    "islower",      "isspace",      "isupper",    "join",  "lower",      "lstrip",
-    "partition",  "removeprefix", "removesuffix", "replace",    "rfind", "rpartition", "rsplit",
-    "rstrip",     "split",        "splitlines",   "startswith", "strip", "title",      "upper"};
+    "capitalize", "count",      "endswith",   "find",      "format",       "index",
+    "isalnum",    "isalpha",    "isdigit",    "islower",   "isspace",      "isupper",
+    "join",       "lower",      "lstrip",     "partition", "removeprefix", "removesuffix",
+    "replace",    "rfind",      "rpartition", "rsplit",    "rstrip",       "split",
+    "splitlines", "startswith", "strip",      "title",     "upper"};
 
 Text text_argument(Arguments& args, std::size_t index, std::string_view name,
                    std::string_view method) {
@@ -59,7 +60,7 @@ std::vector<Value> split_at_space(const Text& text, std::int64_t most) {
   };
   for (skip(true); at < text.size(); skip(true)) {
     if (most >= 0 && count_of(parts) >= most) {
-      parts.emplace_back(strip(text.substr(at), false, true));
+      parts.emplace_back(text.substr(at));
       break;
     }
     const std::size_t begin = at;
@@ -317,6 +318,49 @@ Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& 
   return out;
 }
 
+/// The argument that a field of format() names. `next` counts the fields without a name.
+const Value& format_argument(const Arguments& args, const std::string& field, std::size_t& next) {
+  std::size_t index = next;
+  const auto [end, ec] = std::from_chars(field.data(), field.data() + field.size(), index);
+  if (field.empty() || (ec == std::errc() && end == field.data() + field.size())) {
+    if (field.empty()) ++next;
+    if (index >= args.positional.size()) throw Error("format() has too few arguments");
+    return args.positional[index];
+  }
+  const auto named = std::ranges::find(args.named, field, &std::pair<std::string, Value>::first);
+  if (named == args.named.end())
+    throw Error("format() has no argument '" + field.substr(0, 80) + "'");
+  return named->second;
+}
+
+/// As Python's str.format() for fields that are empty, a number or a name: none with an attribute,
+/// a conversion or a format specification.
+Value formatted(Interpreter& run, const Text& text, const Arguments& args) {
+  Text out;
+  const auto put = [&](std::size_t begin, std::size_t end) {
+    run.charge(end - begin);
+    out.append(text, begin, end - begin);
+  };
+  std::size_t next = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t brace = std::min(text.bytes.find_first_of("{}", at), text.size());
+    put(at, brace);
+    if (brace == text.size()) break;
+    run.step();
+    const char c = text.bytes[brace];
+    if (brace + 1 < text.size() && text.bytes[brace + 1] == c) {  // two mean one
+      put(brace, brace + 1);
+      at = brace + 2;
+      continue;
+    }
+    const std::size_t end = text.bytes.find('}', brace);
+    if (c == '}' || end == std::string::npos) throw Error("format() met a brace without its pair");
+    out.append(run.str(format_argument(args, text.bytes.substr(brace + 1, end - brace - 1), next)));
+    at = end + 1;
+  }
+  return Value(std::move(out));
+}
+
 std::optional<std::int64_t> whole_number_of(std::string_view text, int base) {
   const Text bare = strip(Text(std::string(text.substr(0, 400))), true, true);
   std::string_view s = bare.bytes;
@@ -380,6 +424,7 @@ Value call_text_method(Interpreter& run, const Text& text, std::string_view name
     const Value most = args.take(2, "count");
     return Value(replaced(run, text, from, to, most.is_undefined() ? -1 : most.to_int("count")));
   }
+  if (name == "format") return formatted(run, text, args);
   if (name == "splitlines") {
     run.charge(text.size());
     std::vector<Value> lines;

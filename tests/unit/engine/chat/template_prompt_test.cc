@@ -198,6 +198,23 @@ TEST(TemplatePromptTest, ToolsReachTheTemplateAlsoWhereAFamilyStandsInForIt) {
   EXPECT_EQ(named->chat(Messages{{"user", "x"}}, true, tools).status().field(), "tools");
 }
 
+TEST(TemplatePromptTest, ACallWithoutATextIsShownWhereverItStands) {
+  QUIRE_REAL_TOKENIZER(tokenizer, "qwen2.5");
+  // This one splits the content of every answer but the last.
+  const auto format = PromptFormat::parse("", published("qwen-qwq-32b"), tokenizer);
+  ASSERT_TRUE(format.ok()) << format.status().to_string();
+  ChatMessage call{"assistant", ""};
+  call.tool_calls =
+      R"([{"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}])";
+  const std::string tools =
+      R"([{"type": "function", "function": {"name": "now", "description": "d", )"
+      R"("parameters": {}}}])";
+  const std::string text = text_of(
+      *tokenizer, format->chat(Messages{{"user", "Oslo?"}, call, {"tool", "noon"}}, true, tools));
+  EXPECT_NE(text.find("<|im_start|>assistant\n<tool_call>\n{\"name\": \"now\""), std::string::npos)
+      << text;
+}
+
 TEST(TemplatePromptTest, StopIdsIncludeTheEndOfATurn) {
   QUIRE_REAL_TOKENIZER(tokenizer, "llama3");
   const auto format = PromptFormat::parse("", published("llama-3"), tokenizer,

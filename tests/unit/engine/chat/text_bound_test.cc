@@ -64,6 +64,19 @@ TEST(TextBound, AShortTextIsNotTokenizedEither) {
   EXPECT_EQ(tokenizer.calls, 0);
 }
 
+TEST(TextBound, ABeginningHasEnoughTokensAndNotManyMore) {
+  const FourBytes tokenizer;
+  const std::string text(1'000'000, 'a');
+  EXPECT_EQ(beginning_of(tokenizer, text, 0).size(), text.size()) << "no bound";
+  EXPECT_EQ(beginning_of(tokenizer, text.substr(0, 4000), 1000).size(), 4000u);
+  EXPECT_EQ(tokenizer.calls, 0);
+  const std::size_t size = beginning_of(tokenizer, text, 10'000).size();
+  EXPECT_GE(size, 40'000u);
+  EXPECT_LT(size, 80'000u);
+  EXPECT_EQ(tokenizer.calls, 1) << "the pieces are equal";
+  EXPECT_EQ(beginning_of(tokenizer, text, 1'000'000).size(), text.size());
+}
+
 TEST(TextBound, CountsInPiecesAndStopsSoonAfterTheBound) {
   const FourBytes tokenizer;
   const std::int64_t most = 200'000;

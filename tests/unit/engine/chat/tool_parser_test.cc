@@ -148,6 +148,21 @@ TEST(ToolParser, ACallHasArgumentsWhateverFollowsItsName) {
   EXPECT_EQ(parse(kMistral, R"([TOOL_CALLS][{"name": "f"!}])").calls, none.calls);
 }
 
+TEST(ToolParser, BracketsTooFewOrTooManyLeaveNoText) {
+  const Parsed one{"", {{"f", R"({"a":1})"}}};
+  for (const char* answer : {R"(<tool_call>{"name":"f","arguments":{"a":1}</tool_call>)",
+                             "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}\n</tool_call>\n",
+                             R"(<tool_call>{"name":"f","arguments":{"a":1}}}</tool_call>)",
+                             R"(<tool_call>{"name":"f","arguments":{"a":1}}}]</tool_call>)",
+                             R"(<tool_call>[{"name":"f","arguments":{"a":1}}</tool_call>)"})
+    for (const ToolStyle style : {kHermes, kSmolLm}) EXPECT_EQ(parse(style, answer), one) << answer;
+  EXPECT_EQ(parse(kHermes, R"(<tool_call>{"name":"f","arguments":{}</tool_call>)"
+                           R"(<tool_call>{"name":"add","arguments":{}}}</tool_call> So } it is)"),
+            (Parsed{"So } it is", {{"f", "{}"}, {"add", "{}"}}}));
+  EXPECT_EQ(parse(kLlama3, R"({"name":"f","parameters":{"a":1}}})"), one);
+  EXPECT_EQ(parse(kMistral, R"([TOOL_CALLS][{"name":"f","arguments":{"a":1}}]])"), one);
+}
+
 TEST(ToolParser, CallsBeyondTheMostAreLeftOut) {
   EXPECT_EQ(
       parse(kSmolLm, R"(<tool_call>[{"name":"add","arguments":{}},{"name":"f"}]</tool_call>)", 1),
