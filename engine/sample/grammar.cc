@@ -9,6 +9,15 @@ namespace quire {
 
 using Kind = Grammar::Kind;
 
+namespace {
+
+/// Texts of a choice that are parts of their own; a matcher follows some more at once.
+constexpr std::size_t kMostApart = 64;
+/// How deep parts of common beginnings stand in each other; what reads grammars follows them.
+constexpr int kMostShared = 200;
+
+}  // namespace
+
 GrammarBuilder::Part GrammarBuilder::add(Grammar::Node node) {
   nodes_.push_back(std::move(node));
   return static_cast<Part>(nodes_.size() - 1);
@@ -46,6 +55,47 @@ GrammarBuilder::Part GrammarBuilder::choice(std::vector<Part> parts) {
   n.kind = Kind::kChoice;
   n.parts = std::move(parts);
   return add(std::move(n));
+}
+
+GrammarBuilder::Part GrammarBuilder::one_of(std::vector<std::string> texts) {
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  if (texts.size() > kMostApart) return endings(texts, 0, kMostShared);
+  // Undivided, a text is spelled by the fewest tokens (ShortestEnd).
+  std::vector<Part> parts;
+  for (std::string& text : texts) parts.push_back(literal(std::move(text)));
+  return choice(std::move(parts));
+}
+
+GrammarBuilder::Part GrammarBuilder::endings(std::span<const std::string> texts, std::size_t from,
+                                             int levels) {
+  const auto rest_of = [&](const std::string& text) {
+    return text.size() == from ? sequence({}) : literal(text.substr(from));
+  };
+  const std::string &first = texts.front(), &last = texts.back();
+  if (texts.size() == 1) return rest_of(first);
+  if (levels == 0) {
+    std::vector<Part> apart;
+    for (const std::string& text : texts) apart.push_back(rest_of(text));
+    return choice(std::move(apart));
+  }
+  std::size_t alike = from;
+  while (alike < first.size() && first[alike] == last[alike]) ++alike;
+  std::vector<Part> ways;
+  std::size_t begin = 0;
+  if (first.size() == alike) {
+    ways.push_back(sequence({}));
+    ++begin;
+  }
+  while (begin < texts.size()) {
+    std::size_t end = begin + 1;
+    while (end < texts.size() && texts[end][alike] == texts[begin][alike]) ++end;
+    ways.push_back(endings(texts.subspan(begin, end - begin), alike, levels - 1));
+    begin = end;
+  }
+  const Part rest = choice(std::move(ways));
+  if (alike == from) return rest;
+  return sequence({literal(first.substr(from, alike - from)), rest});
 }
 
 GrammarBuilder::Part GrammarBuilder::repeat(Part part, std::int32_t min, std::int32_t max) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,9 @@ class GrammarBuilder {
   Part literal(std::string text);
   Part sequence(std::vector<Part> parts);
   Part choice(std::vector<Part> parts);
+  /// Returns a part for one of the texts, each of at least one byte. Many of them share the parts
+  /// of their common beginnings, so that a matcher need not follow each of them.
+  Part one_of(std::vector<std::string> texts);
   Part optional(Part part) { return choice({part, sequence({})}); }
   Part repeat(Part part, std::int32_t min, std::int32_t max = Grammar::kUnbounded);
   /// Declares a part that define() defines later, for recursion.
@@ -78,6 +82,9 @@ class GrammarBuilder {
 
  private:
   Part add(Grammar::Node node);
+  /// Returns a part for what follows the first `from` bytes of one of the texts, which stands
+  /// `levels` deep at most. The texts are ascending, different, and alike up to there.
+  Part endings(std::span<const std::string> texts, std::size_t from, int levels);
   std::vector<Grammar::Node> nodes_;
 };
 

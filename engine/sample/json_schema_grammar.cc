@@ -230,11 +230,11 @@ class Compiler {
 
   Result<Part> one_of_values(const json::object& s, const std::string& path) {
     QUIRE_ASSIGN_OR_RETURN(const auto names, types(s, path));
-    std::vector<Part> parts;
+    std::vector<std::string> texts;
     const auto add = [&](const json::value& v) {
       if (names.empty() ||
           std::any_of(names.begin(), names.end(), [&](const auto& n) { return has_type(v, n); }))
-        parts.push_back(builder_.literal(spelling(v)));
+        texts.push_back(spelling(v));
     };
     if (const auto* fixed = s.if_contains("const")) {
       add(*fixed);
@@ -243,10 +243,10 @@ class Compiler {
       if (!list) return Status::invalid(joined(path, "enum"), "must be a list of values");
       for (const auto& v : *list) add(v);
     }
-    if (parts.empty())
+    if (texts.empty())
       return Status::invalid(joined(path, s.contains("const") ? "const" : "enum"),
                              "allows no value");
-    return builder_.choice(std::move(parts));
+    return builder_.one_of(std::move(texts));
   }
 
   Result<Part> typed(const json::object& s, const std::string& path) {
@@ -395,11 +395,12 @@ class Compiler {
       }
     }
     const auto* prefix = s.if_contains("prefixItems");
-    if (!prefix && item) return json_.array(*item, count.first, count.second);
     std::vector<Part> first;
     const std::string prefix_path = joined(path, "prefixItems");
     if (prefix && !prefix->is_array())
       return Status::invalid(prefix_path, "must be a list of schemas");
+    const bool only_items = !prefix || prefix->as_array().empty();
+    if (only_items && item) return json_.array(*item, count.first, count.second);
     for (std::size_t i = 0; prefix && i < prefix->as_array().size(); ++i) {
       QUIRE_ASSIGN_OR_RETURN(const Part part, schema(prefix->as_array()[i],
                                                      prefix_path + "[" + std::to_string(i) + "]"));

@@ -22,6 +22,20 @@ Status too_deep() {
       "", "the expression nests deeper than " + std::to_string(kMaxDepth) + " levels");
 }
 
+/// Returns whether a JSON string holds the character as an escape.
+bool needs_escape(std::uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
+
+std::string escape(std::uint32_t c) {
+  constexpr std::string_view kShort = "\b\t\n\f\r", kLetters = "btnfr";
+  const char byte = static_cast<char>(c);
+  const std::size_t at = kShort.find(byte);
+  if (c == '"' || c == '\\') return std::string("\\") + byte;
+  if (at != std::string_view::npos && c != 0) return std::string("\\") + kLetters[at];
+  char text[8];
+  std::snprintf(text, sizeof text, "\\u%04x", c);
+  return text;
+}
+
 }  // namespace
 
 std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
@@ -32,16 +46,17 @@ std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
 }
 
 void CodePoints::add(std::uint32_t first, std::uint32_t last) {
-  ranges_.emplace_back(first, last);
-  std::sort(ranges_.begin(), ranges_.end());
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> merged;
-  for (const auto& r : ranges_) {
-    if (!merged.empty() && r.first <= merged.back().second + 1)
-      merged.back().second = std::max(merged.back().second, r.second);
-    else
-      merged.push_back(r);
+  // Ranges from `begin` to `end` touch the new one and become part of it.
+  const auto begin = std::ranges::partition_point(
+      ranges_, [first](const auto& r) { return r.second + 1 < first; });
+  const auto end = std::partition_point(begin, ranges_.end(),
+                                        [last](const auto& r) { return r.first <= last + 1; });
+  if (begin == end) {
+    ranges_.emplace(begin, first, last);
+    return;
   }
-  ranges_ = std::move(merged);
+  *begin = {std::min(first, begin->first), std::max(last, std::prev(end)->second)};
+  ranges_.erase(begin + 1, end);
 }
 
 void CodePoints::add(const CodePoints& other) {
@@ -61,9 +76,14 @@ CodePoints CodePoints::inverted() const {
   return out;
 }
 
-/// Adds the UTF-8 of a range, cut so that all bytes of a piece vary independently.
-void PatternParts::add_utf8(std::uint32_t first, std::uint32_t last, std::vector<Part>& out) {
-  for (const std::uint32_t limit : {0x7fu, 0x7ffu, 0xffffu}) {
+namespace {
+
+/// A piece of a range of code points: which bytes its characters have at each place.
+using Utf8Piece = std::vector<std::pair<unsigned char, unsigned char>>;
+
+/// Adds the UTF-8 of a range above ASCII, cut so that all bytes of a piece vary independently.
+void add_utf8(std::uint32_t first, std::uint32_t last, std::vector<Utf8Piece>& out) {
+  for (const std::uint32_t limit : {0x7ffu, 0xffffu}) {
     if (first <= limit && last > limit) {
       add_utf8(first, limit, out);
       return add_utf8(limit + 1, last, out);
@@ -72,10 +92,6 @@ void PatternParts::add_utf8(std::uint32_t first, std::uint32_t last, std::vector
   if (first < 0xd800 && last >= 0xd800) add_utf8(first, 0xd7ff, out);
   if (first <= 0xdfff && last > 0xdfff) add_utf8(0xe000, last, out);
   if (first <= 0xdfff && last >= 0xd800) return;
-  if (last < 0x80) {
-    out.push_back(b_.range(static_cast<unsigned char>(first), static_cast<unsigned char>(last)));
-    return;
-  }
   const int tails = first < 0x800 ? 1 : first < 0x10000 ? 2 : 3;
   for (int i = tails; i > 0; --i) {
     const std::uint32_t low = (1u << (6 * i)) - 1;
@@ -100,10 +116,28 @@ void PatternParts::add_utf8(std::uint32_t first, std::uint32_t last, std::vector
     return bytes;
   };
   const auto from = spelled(first), to = spelled(last);
-  std::vector<Part> bytes;
+  Utf8Piece& piece = out.emplace_back();
   for (std::size_t i = 0; i <= static_cast<std::size_t>(tails); ++i)
-    bytes.push_back(b_.range(from[i], to[i]));
-  out.push_back(b_.sequence(std::move(bytes)));
+    piece.emplace_back(from[i], to[i]);
+}
+
+}  // namespace
+
+Part PatternParts::bytes_from(std::span<const Utf8Piece> pieces, std::size_t place) {
+  std::vector<Part> ways;
+  ByteSet last;
+  for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
+    const auto [low, high] = pieces[begin][place];
+    while (end < pieces.size() && pieces[end][place] == pieces[begin][place]) ++end;
+    if (place + 1 == pieces[begin].size()) {
+      for (unsigned b = low; b <= high; ++b) last.set(b);
+      continue;
+    }
+    ways.push_back(b_.sequence(
+        {b_.range(low, high), bytes_from(pieces.subspan(begin, end - begin), place + 1)}));
+  }
+  if (last.any()) ways.push_back(b_.bytes(last));
+  return ways.size() == 1 ? ways[0] : b_.choice(std::move(ways));
 }
 
 Part PatternParts::character(const CodePoints& set) {
@@ -111,33 +145,42 @@ Part PatternParts::character(const CodePoints& set) {
   if (known != sets_.end()) return known->second;
   std::vector<Part> parts;
   ByteSet ascii;
-  const auto escape = [&](std::uint32_t c) {
-    constexpr std::string_view kShort = "\b\t\n\f\r", kLetters = "btnfr";
-    const char byte = static_cast<char>(c);
-    const std::size_t at = kShort.find(byte);
-    if (c == '"' || c == '\\') {
-      parts.push_back(b_.literal(std::string("\\") + byte));
-    } else if (at != std::string_view::npos && c != 0) {
-      parts.push_back(b_.literal(std::string("\\") + kLetters[at]));
-    } else {
-      char text[8];
-      std::snprintf(text, sizeof text, "\\u%04x", c);
-      parts.push_back(b_.literal(text));
-    }
-  };
+  std::vector<Utf8Piece> pieces;
   for (const auto& [first, last] : set.ranges()) {
     for (std::uint32_t c = first; c <= std::min<std::uint32_t>(last, 0x7f); ++c) {
-      if (json_string_ && (c < 0x20 || c == '"' || c == '\\'))
-        escape(c);
+      if (json_string_ && needs_escape(c))
+        parts.push_back(b_.literal(escape(c)));
       else
         ascii.set(c);
     }
-    if (last >= 0x80) add_utf8(std::max<std::uint32_t>(first, 0x80), last, parts);
+    if (last >= 0x80) add_utf8(std::max<std::uint32_t>(first, 0x80), last, pieces);
   }
+  if (!pieces.empty()) parts.push_back(bytes_from(pieces, 0));
   if (ascii.any()) parts.push_back(b_.bytes(ascii));
   const Part made = parts.size() == 1 ? parts[0] : b_.choice(std::move(parts));
   sets_.emplace(set.ranges(), made);
   return made;
+}
+
+bool PatternParts::spell(const PatternNode& node, std::string& out) const {
+  if (node.kind == Kind::kSequence)
+    return std::ranges::all_of(node.items,
+                               [&](const PatternNode& item) { return spell(item, out); });
+  if (node.kind != Kind::kSet || node.set.ranges().size() != 1) return false;
+  const auto [first, last] = node.set.ranges().front();
+  if (first != last) return false;
+  if (json_string_ && needs_escape(first))
+    out += escape(first);
+  else
+    tokenizer_internal::append_utf8(first, out);
+  return true;
+}
+
+std::optional<std::vector<std::string>> PatternParts::texts_of(const PatternNode& choice) const {
+  std::vector<std::string> texts;
+  for (const PatternNode& item : choice.items)
+    if (!spell(item, texts.emplace_back()) || texts.back().empty()) return std::nullopt;
+  return texts;
 }
 
 bool PatternParts::may_be_empty(const PatternNode& node) const {
@@ -236,6 +279,8 @@ Result<Part> PatternParts::any(const PatternNode& node, int depth) {
       return rule(node.rule, true, depth);
     case Kind::kSequence:
     case Kind::kChoice: {
+      if (node.kind == Kind::kChoice)
+        if (auto texts = texts_of(node)) return b_.one_of(std::move(*texts));
       std::vector<Part> parts;
       for (const PatternNode& item : node.items) {
         QUIRE_ASSIGN_OR_RETURN(const Part part, any(item, depth + 1));

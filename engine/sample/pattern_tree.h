@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,11 +68,19 @@ class PatternParts {
   Status check_first(const PatternNode& node, std::set<std::string, std::less<>>& open,
                      std::set<std::string, std::less<>>& done, int depth) const;
   bool may_be_empty(const PatternNode& node) const;
+  /// Appends the one text of the node. False: it has several, or rules.
+  bool spell(const PatternNode& node, std::string& out) const;
+  /// Returns the texts of a choice among texts; nothing: it is among others, too.
+  std::optional<std::vector<std::string>> texts_of(const PatternNode& choice) const;
   Result<Part> any(const PatternNode& node, int depth);
   /// Builds the texts of the node but the empty one; a choice of nothing if there are none.
   Result<Part> not_empty(const PatternNode& node, int depth);
   Result<Part> rule(const std::string& name, bool may_be_empty, int depth);
-  void add_utf8(std::uint32_t first, std::uint32_t last, std::vector<Part>& out);
+  /// Returns the part of what follows the first `place` bytes of the pieces, in which they are
+  /// alike: which bytes may stand at each place. They are ascending, so those that go on alike
+  /// follow each other and share a part.
+  Part bytes_from(std::span<const std::vector<std::pair<unsigned char, unsigned char>>> pieces,
+                  std::size_t place);
 
   GrammarBuilder& b_;
   const PatternRules& rules_;

@@ -71,8 +71,9 @@ class TokenTrie {
 };
 
 /// Follows one answer through a grammar. A state is the set of all ways to read the text so far;
-/// states, their byte transitions and their token masks are computed once and cached. If an
-/// ambiguous grammar would need more than kMaxWays ways in a state, the others are dropped: the
+/// states, their byte transitions and their token masks are computed once and cached. If a state
+/// would have more than kMaxWays ways, because the grammar is ambiguous or has that many
+/// alternatives that are no plain texts (GrammarBuilder::one_of), the others are dropped: the
 /// answer still belongs to the grammar, but not every text of it can be reached.
 ///
 /// Threads: one at a time. Grammar and trie must outlive it.

@@ -31,6 +31,30 @@ TEST_F(GrammarTest, SequencesChoicesAndRepetitionsCountExactly) {
     EXPECT_FALSE(accepts(*g, vocabulary_, no)) << no;
 }
 
+TEST_F(GrammarTest, EachOfManyTextsCanBeRead) {
+  std::vector<std::string> texts = {"1", "12", "a b", "\xc3\xa9", "\xc3\xa8x"};
+  for (int i = 1000; i < 1500; ++i) texts.push_back("item " + std::to_string(i));
+  for (const std::size_t count : {std::size_t{5}, texts.size()}) {
+    GrammarBuilder b;
+    std::vector<std::string> some(texts.begin(), texts.begin() + static_cast<int>(count));
+    some.push_back(some.back());  // one may be there twice
+    const auto g = finished(b, b.one_of(some));
+    for (const std::string& yes : some) ASSERT_TRUE(accepts(*g, vocabulary_, yes)) << yes;
+    for (const char* no : {"", "123", "a", "\xc3", "item 100", "item 3000", "item 10000"})
+      EXPECT_FALSE(accepts(*g, vocabulary_, no)) << no;
+  }
+}
+
+TEST_F(GrammarTest, TextsThatBeginEachOtherNestOnlySoDeep) {
+  GrammarBuilder b;
+  std::vector<std::string> texts;
+  for (std::size_t n = 1; n <= 3000; ++n) texts.emplace_back(n, 'a');
+  const auto g = finished(b, b.one_of(texts));
+  ASSERT_TRUE(g);
+  EXPECT_TRUE(accepts(*g, vocabulary_, std::string(150, 'a')));
+  EXPECT_FALSE(accepts(*g, vocabulary_, ""));
+}
+
 TEST_F(GrammarTest, RepetitionsWithoutABoundEndWhereTheirLowerBoundIsReached) {
   GrammarBuilder b;
   const auto g = finished(b, b.repeat(b.range('x', 'z'), 2));

@@ -112,6 +112,19 @@ TEST_F(JsonSchemaGrammarTest, AlternativesConstantsAndReferences) {
   EXPECT_TRUE(takes("true", "3"));
 }
 
+TEST_F(JsonSchemaGrammarTest, EachValueOfALongEnumCanBeWritten) {
+  json::array values;
+  for (int i = 0; i < 500; ++i) values.emplace_back("label " + std::to_string(i * 7));
+  values.emplace_back(17);
+  const std::string schema = json::serialize(json::object{{"enum", values}});
+  const auto grammar = json_schema_grammar(schema);
+  ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+  for (const json::value& v : values)
+    ASSERT_TRUE(accepts(**grammar, vocabulary_, json::serialize(v))) << v;
+  for (const char* no : {"\"label\"", "\"label 1\"", "\"label 70\"0", "1", "\"17\""})
+    EXPECT_FALSE(accepts(**grammar, vocabulary_, no)) << no;
+}
+
 TEST_F(JsonSchemaGrammarTest, IntegersBetweenBoundsAreExactlyThose) {
   const std::tuple<const char*, int, int> ranges[] = {
       {R"({"type":"integer","minimum":0,"maximum":0})", 0, 0},
@@ -196,6 +209,9 @@ TEST_F(JsonSchemaGrammarTest, TuplesHaveTheirItemsInOrder) {
   EXPECT_TRUE(takes(R"({"prefixItems":[{"const":1},{"const":2}],"maxItems":1})", "[1]"));
   EXPECT_FALSE(takes(R"({"prefixItems":[{"const":1},{"const":2}],"maxItems":1})", "[1,2]"));
   EXPECT_TRUE(takes(R"({"items":false})", "[]"));
+  const std::string none_first = R"({"prefixItems":[],"items":{"type":"boolean"}})";
+  EXPECT_TRUE(takes(none_first, "[true,false]"));
+  EXPECT_FALSE(takes(none_first, "[,true]"));
   EXPECT_TRUE(
       takes(R"({"allOf":[{"$ref":"#/$defs/a"}],"description":"d","$defs":{"a":{"const":"x"}}})",
             "\"x\""));

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <regex>
+#include <set>
 
+#include "base/utf8.h"
 #include "engine/sample/json_schema_grammar.h"
 #include "engine/sample/regex_grammar.h"
 #include "engine/sample/text_grammar.h"
@@ -56,6 +59,61 @@ TEST(RegexGrammar, CharactersAreCodePoints) {
     EXPECT_TRUE(accepts(**one, vocabulary(), good)) << good;
   for (const char* bad : {"Ω", "ä", "\xce", "\xf0\x9f\x98", "a", "ä\n", "ä\xed\xa0\x80"})
     EXPECT_FALSE(accepts(**one, vocabulary(), bad)) << bad;
+}
+
+TEST(RegexGrammar, EachOfManyCharactersOfAClassCanBeWritten) {
+  std::vector<char32_t> some;  // no two of them follow each other
+  for (char32_t c = 0xab; c < 0x2100; c += 5) some.push_back(c);
+  for (char32_t c = 0xd7a3; c > 0x4e00; c -= 2) some.push_back(c);
+  for (char32_t c = 0xfffd; c < 0x10100; c += 2) some.push_back(c);
+  std::string members;
+  for (const char32_t c : some) tokenizer_internal::append_utf8(c, members);
+  const auto grammar = text_grammar("root ::= [" + members + "]");
+  ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+  const auto taken = [&](char32_t c) {
+    std::string text;
+    tokenizer_internal::append_utf8(c, text);
+    return accepts(**grammar, vocabulary(), text);
+  };
+  const std::set<char32_t> listed(some.begin(), some.end());
+  for (char32_t c = 0x80; c < 0x10200; c += c < 0x900 || c > 0xfff0 ? 1 : 97) {
+    if (c >= 0xd800 && c < 0xe000) continue;
+    ASSERT_EQ(taken(c), listed.contains(c)) << static_cast<std::uint32_t>(c);
+  }
+}
+
+TEST(RegexGrammar, RangesOfAClassMayComeInAnyOrder) {
+  const auto grammar = regex_grammar("[x-zk-mb-da-cg-hfe-fm-p]");
+  ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+  for (char c = 'a'; c <= 'z'; ++c)
+    EXPECT_EQ(accepts(**grammar, vocabulary(), std::string(1, c)),
+              c <= 'h' || (c >= 'k' && c <= 'p') || c >= 'x')
+        << c;
+}
+
+TEST(RegexGrammar, EachOfManyWordsCanBeWritten) {
+  std::string expression, rules = "root ::= \"<\" word \">\"\nword ::= ";
+  for (int i = 0; i < 700; ++i) {
+    const std::string word = "ä" + std::to_string(i) + "\"";
+    expression += (i > 0 ? "|" : "") + word;
+    rules += (i > 0 ? " | " : "") + ("\"ä" + std::to_string(i) + "\\\"\"");
+  }
+  const auto regex = regex_grammar("<(" + expression + ")>");
+  const auto gbnf = text_grammar(rules);
+  const auto schema = json_schema_grammar(
+      boost::json::serialize(boost::json::object{{"pattern", "^<(" + expression + ")>$"}}));
+  ASSERT_TRUE(regex.ok()) << regex.status().to_string();
+  ASSERT_TRUE(gbnf.ok()) << gbnf.status().to_string();
+  ASSERT_TRUE(schema.ok()) << schema.status().to_string();
+  for (int i = 0; i < 700; ++i) {
+    const std::string text = "<ä" + std::to_string(i) + "\">";
+    ASSERT_TRUE(accepts(**regex, vocabulary(), text)) << text;
+    ASSERT_TRUE(accepts(**gbnf, vocabulary(), text)) << text;
+    ASSERT_TRUE(accepts(**schema, vocabulary(), boost::json::serialize(boost::json::string(text))))
+        << text;
+  }
+  EXPECT_FALSE(accepts(**regex, vocabulary(), "<ä700\">"));
+  EXPECT_FALSE(accepts(**schema, vocabulary(), "\"<ä1\">\"")) << "a quote is escaped";
 }
 
 TEST(RegexGrammar, WhatTheSubsetLacksIsNamed) {
