@@ -249,7 +249,8 @@ Result<CrossEncoder::Scores> CrossEncoder::score(std::string_view question,
   out.values.resize(texts.size());
   std::vector<BertInput> inputs;
   for (const std::string& text : texts) {
-    std::vector<std::int32_t> told = words_->encode(text);
+    // The text may be a whole document, and what is cut off below need not be tokenized.
+    std::vector<std::int32_t> told = words_->encode(text, std::max(room, asked.size()));
     std::size_t first = asked.size(), second = told.size();
     if (first + second > room) {
       const std::size_t shorter = std::min({first, second, room / 2});

@@ -153,9 +153,17 @@ Result<WordPiece> WordPiece::make(const WordPieceFiles& files) {
   return std::move(b.out);
 }
 
-std::vector<std::int32_t> WordPiece::encode(std::string_view text) const {
+std::vector<std::int32_t> WordPiece::encode(std::string_view text, std::size_t most) const {
+  constexpr std::size_t kPartBytes = 1 << 14;
+  constexpr std::string_view kBlanks = " \n";
   std::vector<std::int32_t> out;
-  for (const std::string& word : split_bert_words(text, rules_)) cut(word, out);
+  while (!text.empty() && out.size() < most) {
+    // No word goes on behind a blank, so parts that end there give the words of the whole.
+    std::size_t end = text.size();
+    if (end > kPartBytes) end = std::min(text.find_first_of(kBlanks, kPartBytes), text.size());
+    for (const std::string& word : split_bert_words(text.substr(0, end), rules_)) cut(word, out);
+    text.remove_prefix(end);
+  }
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,8 +44,10 @@ class WordPiece {
   /// tokenizer_config.json. Errors: kInvalidArgument and kUnimplemented; field() is the file.
   static Result<WordPiece> make(const WordPieceFiles& files);
 
-  /// Returns the ids of a text without any special token.
-  std::vector<std::int32_t> encode(std::string_view text) const;
+  /// Returns the ids of a text without any special token; of a long text at least the first `most`,
+  /// and possibly none behind them.
+  std::vector<std::int32_t> encode(
+      std::string_view text, std::size_t most = std::numeric_limits<std::size_t>::max()) const;
 
   std::int32_t cls() const { return cls_; }  ///< begins every sequence
   std::int32_t sep() const { return sep_; }  ///< ends every text of a sequence

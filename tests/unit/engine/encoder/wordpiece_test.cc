@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace quire {
 namespace {
 
@@ -40,6 +42,10 @@ TEST(BertWordsTest, DropsControlCharactersAndBytesThatAreNoUtf8) {
   EXPECT_EQ(split_bert_words(text, {}), Words{"abcdef"});
 }
 
+TEST(BertWordsTest, KeepsCharactersThatUnicodeDoesNotDefineYet) {
+  EXPECT_EQ(split_bert_words("a\xE0\xB9\xB8", {}), Words{"a\xE0\xB9\xB8"});  // U+0E78
+}
+
 TEST(BertWordsTest, AccentsAndCaseGoOnlyWhereTheRulesSaySo) {
   EXPECT_EQ(split_bert_words("Café İ", {}), (Words{"cafe", "i"}));
   EXPECT_EQ(split_bert_words("Café", {false, false, true}), Words{"Café"});
@@ -55,6 +61,24 @@ TEST(WordPieceTest, TakesTheLongestPiecesAndElseTheUnknownOne) {
   EXPECT_EQ(w.encode("unx walkable 北CAFÉ"), (Ids{kUnknown, kWalk, kAble, kBei, kCafe}));
   EXPECT_EQ(w.encode(""), Ids{});
   EXPECT_EQ(w.vocab_size(), 12);
+}
+
+TEST(WordPieceTest, OfALongTextTheBeginningIsEnough) {
+  const WordPiece w = made({{}, kVocabulary, {}});
+  std::string text;
+  Ids all;
+  for (int i = 0; i < 10'000; ++i) {
+    text += i % 3 ? "unable " : "walk,café\n";
+    const Ids more = i % 3 ? Ids{kUn, kAble} : Ids{kWalk, kComma, kCafe};
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  EXPECT_EQ(w.encode(text), all);
+  const Ids some = w.encode(text, 100);
+  ASSERT_GE(some.size(), 100u);
+  EXPECT_LT(some.size(), all.size() / 2);
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+  // A word may be longer than what is read at once.
+  EXPECT_EQ(w.encode(std::string(40'000, 'a') + " walk"), (Ids{kUnknown, kWalk}));
 }
 
 TEST(WordPieceTest, AWordOfMoreThanAHundredCharactersIsUnknown) {
