@@ -454,6 +454,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   limits.max_queue = options.max_queue;
   if (info_.device_memory) limits.max_running = info_.device_memory->decode_rows;
   limits.num_threads = options.num_threads;
+  limits.unseen_decode_ms = options.unseen_decode_ms;
   scheduler_ = std::make_unique<Scheduler>(core_, limits);
   if (store_.recalls())
     recall_ = std::make_unique<PrefillRecall>(
@@ -593,7 +594,7 @@ Result<EngineParts> load_engine_parts(std::shared_ptr<Compute> compute,
                                std::to_string(config.max_position_embeddings));
   }
   model_options.max_positions = options.max_model_len > 0 ? options.max_model_len
-                                                          : config.max_position_embeddings;
+                                                          : config.longest_sequence();
   // Small files first: a wrong tokenizer is found before gigabytes are read.
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(options.model_path));
   const std::shared_ptr<const Tokenizer> shared(std::move(tokenizer));

@@ -67,6 +67,9 @@ struct EngineOptions {
   /// The strategy `auto` stays exact for prompts of at most this many tokens.
   std::int64_t small_context_tokens = 256;
   std::int32_t num_threads = 0;  ///< kernel threads; 0: all cores
+  /// Longest time for which decode steps follow one another on a device before the host looks at
+  /// their tokens (engine/answer/decode_batch.h), in milliseconds; 0: it looks after each.
+  double unseen_decode_ms = 20;
   /// Most bytes of computed prompts that are kept for later requests with the same beginning. They
   /// are part of working_cache_bytes and are evicted first; 0 keeps none, a negative value means a
   /// quarter of the budget.

@@ -108,14 +108,46 @@ std::int32_t Answer::choose(std::span<const float> logits) {
   return sampler_.sample(logits, allowed_);
 }
 
-DecodeRow Answer::row() {
+DecodeRow Answer::row(std::size_t ahead) {
   DecodeRow row;
   row.token_id = next_token_;
   row.position = next_position_;
   row.cache = &*run_.cache;
   row.retriever = run_.retriever.get();
   row.rule = rule();
+  const std::size_t count = row.rule && ahead > 0 ? make_rules_ahead(*row.rule, ahead) : 0;
+  row.ahead = std::span(ahead_).first(count);
   return row;
+}
+
+/// Makes the rules that follow the first, and returns how many steps may follow. Rules are given
+/// only where no token changes the next one's, but for its random number.
+std::size_t Answer::make_rules_ahead(const SampleRule& first, std::size_t most) {
+  const std::int64_t left = run_.request.sampling.max_tokens - run_.stats.completion_tokens - 1,
+                     positions = run_.core.facts.window - next_position_ - 1;
+  const auto count = to_size(
+      std::max<std::int64_t>(0, std::min({static_cast<std::int64_t>(most), left, positions})));
+  if (!(first.temperature > 0)) {
+    ahead_.assign(count, first);
+    return count;
+  }
+  if (!later_) later_ = sampler_;
+  while (ahead_.size() < count) {
+    (void)later_->next_rule();  // takes this token's number, as record() goes on to the next
+    later_->record(0);
+    ahead_.push_back(later_->next_rule().value_or(first));
+  }
+  return count;
+}
+
+/// Goes on by one token.
+void Answer::pass_rule() {
+  if (!ahead_.empty()) {
+    ahead_.erase(ahead_.begin());
+  } else if (later_) {
+    (void)later_->next_rule();
+    later_->record(0);
+  }
 }
 
 std::optional<SampleRule> Answer::rule() {
@@ -131,7 +163,15 @@ std::optional<SampleRule> Answer::rule() {
 std::optional<Answer::End> Answer::decoded(const DecodeRow& row) {
   if (!row.status.ok()) return End{row.status, FinishReason::kError};
   ++next_position_;
+  pass_rule();
   return row.drawn >= 0 ? accept(row.drawn, {}) : advance(row.logits);
+}
+
+std::optional<Answer::End> Answer::followed(std::int32_t token_id) {
+  ++next_position_;
+  pass_rule();
+  (void)sampler_.next_rule();  // takes the random number of the step's rule, which later_ made
+  return accept(token_id, {});
 }
 
 std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const float> logits) {

@@ -35,8 +35,7 @@ void drop_row(WorkingCache& cache) {
     cache.truncate(layer, cache.num_rows(layer) - 1);
 }
 
-/// Turns std::bad_alloc into a status, as functions in the thread pool must not throw. Only the
-/// request that needed the memory fails.
+/// Turns std::bad_alloc into a status, so that only the request that needed the memory fails.
 template <class Fn>
 Status caught(const Fn& fn) {
   try {
@@ -85,17 +84,42 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
     if (row.status.ok()) active.push_back(&row);
   }
   if (active.empty()) return {};
-  Status status = run(active);
-  const Status settled = compute_.synchronize();
-  if (status.ok()) status = settled;
-  if (status.ok()) hand_out_hidden();
-  if (!status.ok()) {
-    for (DecodeRow* row : active) row->cache->forget_tables();
-  }
+  read_.resize(active.size() * to_size(model_.config().vocab_size));
+  const Status status = run_parts(active, 0);
   for (DecodeRow* row : active) {
     if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
   }
   return status;
+}
+
+/// Runs the rows together or, where there is no memory for all of them, in two parts one after the
+/// other, so that a row fails only if it finds none by itself. The logits of the first row are the
+/// `first` ones of the step.
+Status DecodeBatch::run_parts(std::span<DecodeRow*> rows, std::size_t first) {
+  Status status = caught([&] { return run(rows, first); });
+  const Status settled = compute_.synchronize();
+  if (status.ok()) status = settled;
+  if (status.ok()) {
+    hand_out_hidden();
+    return {};
+  }
+  for (DecodeRow* row : rows) {
+    row->cache->forget_tables();
+    for (std::size_t step = 0; step < followed_; ++step) drop_row(*row->cache);
+    row->drawn = -1;
+    row->drawn_ahead.clear();
+  }
+  followed_ = 0;
+  if (status.code() != Code::kResourceExhausted) return status;
+  if (repeatable_ && rows.size() > 1) {
+    const std::size_t half = rows.size() / 2;
+    QUIRE_RETURN_IF_ERROR(run_parts(rows.first(half), first));
+    return run_parts(rows.subspan(half), first + half);
+  }
+  for (DecodeRow* row : rows) {
+    if (row->status.ok()) row->status = status;
+  }
+  return {};
 }
 
 /// Projects all rows that need it in one batch, so that a retrieval head's weights are read once.
@@ -163,9 +187,11 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
     beside[i]->retriever->took_to_choose(took[i].wall_ms);
 }
 
-Status DecodeBatch::run(std::span<DecodeRow*> rows) {
+Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
+  repeatable_ = true;
+  followed_ = 0;
   const ModelConfig& config = model_.config();
-  const std::size_t n = rows.size();
+  const std::size_t n = rows.size(), ahead = steps_ahead(rows);
   const auto heads = to_size(config.num_heads) * to_size(config.head_dim);
   ids_.clear();
   positions_.clear();
@@ -182,7 +208,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   if (compute_.samples() && vocab < std::size_t{1} << 22 &&
       std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
     for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(SampleRule{}));
-    QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
+    QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n * (1 + ahead))));
   }
   shown_.clear();
   driven_.clear();
@@ -198,15 +224,66 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   if (most > 0)
     QUIRE_RETURN_IF_ERROR(
         hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
+  QUIRE_RETURN_IF_ERROR(run_step(rows, 0));
+  Status status;
+  while (followed_ < ahead && status.ok()) {
+    status = run_ahead(rows, followed_);
+    if (status.ok()) ++followed_;
+  }
+  for (DecodeRow* row : rows) row->position -= static_cast<std::int32_t>(followed_);
+  // Where a step could not follow the host reads what there is.
+  return status.code() == Code::kDeviceLost ? status : read_results(rows, first);
+}
+
+/// Runs the layers and samples, once. `ahead` steps were enqueued since the host last waited.
+Status DecodeBatch::run_step(std::span<DecodeRow*> rows, std::int64_t ahead) {
+  const auto n = count_of(rows), vocab = std::int64_t{model_.config().vocab_size};
   QUIRE_RETURN_IF_ERROR(refresh_tables(rows));
-  compute_.begin_step(static_cast<std::int64_t>(n));
-  Status run = run_layers(rows);
-  if (run.ok() && !rules_.empty())
-    run = compute_.sample(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
+  compute_.begin_step(n, ahead);
+  // What began must end, also where the host has no memory left.
+  const Status run = caught([&]() -> Status {
+    std::int32_t* const tokens = tokens_.data() + ahead * n;
+    QUIRE_RETURN_IF_ERROR(ahead > 0 ? model_.embed_drawn(tokens - n, n, x_.data())
+                                    : model_.embed(ids_, x_.data()));
+    QUIRE_RETURN_IF_ERROR(run_layers(rows));
+    return rules_.empty() ? Status() : compute_.sample(logits_.data(), vocab, rules_, tokens);
+  });
   const Status ended = compute_.end_step();
-  QUIRE_RETURN_IF_ERROR(run);
-  QUIRE_RETURN_IF_ERROR(ended);
-  return read_results(rows);
+  // Where an operation was refused those behind it did not run, on whose results retrievers rely.
+  if (!ended.ok()) repeatable_ = false;
+  return run.ok() ? ended : run;
+}
+
+/// Returns how many steps may follow before the host reads anything.
+std::size_t DecodeBatch::steps_ahead(std::span<DecodeRow*> rows) const {
+  if (memory_ == nullptr || !compute_.samples() || model_.config().vocab_size >= 1 << 22) return 0;
+  std::size_t most = SIZE_MAX;
+  for (const DecodeRow* row : rows) {
+    if (!row->rule || !row->retriever->traits().attends_all) return 0;
+    most = std::min(most, row->ahead.size());
+  }
+  return most;
+}
+
+/// Enqueues a step of the tokens that the last one samples. On an error all rows are as before it.
+Status DecodeBatch::run_ahead(std::span<DecodeRow*> rows, std::size_t step) {
+  std::size_t added = 0;
+  const Status status = caught([&]() -> Status {
+    for (; added < rows.size(); ++added) {
+      DecodeRow& row = *rows[added];
+      QUIRE_RETURN_IF_ERROR(add_row(*row.cache, row.position + 1));
+      positions_[added] = ++row.position;
+      rules_[added] = row.ahead[step];
+    }
+    return run_step(rows, static_cast<std::int64_t>(step) + 1);
+  });
+  if (status.ok()) return {};
+  for (DecodeRow* row : rows) row->cache->forget_tables();
+  for (DecodeRow* row : rows.first(added)) {
+    drop_row(*row->cache);
+    --row->position;
+  }
+  return status;
 }
 
 /// Tells a device the pages and positions that the caches have got since the last step.
@@ -221,33 +298,37 @@ Status DecodeBatch::refresh_tables(std::span<DecodeRow*> rows) {
 }
 
 /// Reads the sampled tokens, and the logits of the other rows.
-Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
+Status DecodeBatch::read_results(std::span<DecodeRow*> rows, std::size_t first) {
   const auto vocab = to_size(model_.config().vocab_size);
   const std::size_t n = rows.size();
+  float* const read = read_.data() + first * vocab;
+  const std::size_t steps = 1 + followed_;
   if (!rules_.empty()) {
-    ids_.resize(n);
+    ids_.resize(n * steps);  // [steps, n]
     QUIRE_RETURN_IF_ERROR(compute_.read_bytes(
-        tokens_.data(), static_cast<std::int64_t>(n * sizeof(std::int32_t)), ids_.data()));
+        tokens_.data(), count_of(ids_) * std::int64_t{sizeof(std::int32_t)}, ids_.data()));
   }
   const auto drawn = [&](std::size_t i) { return !rules_.empty() && rows[i]->rule.has_value(); };
-  for (std::size_t i = 0; i < n; ++i) rows[i]->drawn = drawn(i) ? ids_[i] : -1;
-  read_.resize(n * vocab);
+  for (std::size_t i = 0; i < n; ++i) {
+    rows[i]->drawn = drawn(i) ? ids_[i] : -1;
+    for (std::size_t step = 1; step < steps; ++step)
+      rows[i]->drawn_ahead.push_back(ids_[step * n + i]);
+  }
   // A range of rows whose logits are wanted.
   for (std::size_t i = 0, end = 0; i < n; i = end + 1) {
     for (end = i; end < n && !drawn(end);) ++end;
     if (end > i)
       QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab,
                                           static_cast<std::int64_t>((end - i) * vocab),
-                                          read_.data() + i * vocab));
+                                          read + i * vocab));
   }
   for (std::size_t i = 0; i < n; ++i)
     rows[i]->logits = drawn(i) ? std::span<const float>()
-                               : std::span<const float>(read_.data() + i * vocab, vocab);
+                               : std::span<const float>(read + i * vocab, vocab);
   return {};
 }
 
 Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
-  QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
   for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer)
     QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
   return model_.logits(x_.data(), count_of(rows), logits_.data());
@@ -365,9 +446,13 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
       continue;
     }
     QUIRE_ASSIGN_OR_RETURN(end, attend_together(layer, rows, i));
-    if (end == i) QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[at(end++)], i, nullptr));
+    if (end == i) {
+      if (rows[at(i)]->status.ok()) repeatable_ = false;
+      QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[at(end++)], i, nullptr));
+    }
     i = end;
   }
+  if (!beside.empty()) repeatable_ = false;
   std::vector<double> choose_ms(beside.size());
   std::vector<Status> status(beside.size());
   const auto took = beside_each_other(std::ssize(beside), [&](std::int64_t k) {

@@ -21,11 +21,17 @@ struct DecodeRow {
   Retriever* retriever = nullptr;
   /// How to sample its next token where the logits are computed; none: the logits are wanted.
   std::optional<SampleRule> rule;
+  /// How to sample the tokens after that one, if steps of them may follow before the host reads
+  /// anything. The cache has room for as many more rows.
+  std::span<const SampleRule> ahead;
   Status status;  ///< out: if not OK, the row has no logits and its cache is unchanged
   /// Out: logits, [vocab_size], valid until the next step; empty if the token was sampled by
   /// `rule`.
   std::span<const float> logits;
   std::int32_t drawn = -1;  ///< out: the token sampled by `rule`; -1: the Compute does not sample
+  /// Out: the tokens sampled by `ahead`, as many as steps followed. The cache then has a row of
+  /// each token but the last.
+  std::vector<std::int32_t> drawn_ahead;
 };
 
 /// Runs decode steps; up to 16 rows take about as long as one, as the weights are read once. On the
@@ -34,8 +40,14 @@ struct DecodeRow {
 ///
 /// Rows with dense retrievers attend in one call of the Compute, and on a device so do rows whose
 /// retrievers attend together. A step of only such rows synchronizes once, for its tokens or
-/// logits. Other retrievers compute on the host, which synchronizes per layer. Threads: the engine
-/// thread.
+/// logits. Other retrievers compute on the host, which synchronizes per layer.
+///
+/// A device need not wait for the host between tokens: where all rows attend to everything and are
+/// sampled by rules, further steps follow, each with the tokens of the one before, for as many as
+/// every row has rules for.
+///
+/// Rows for which there is no memory at once, such as that of their attention's partial results,
+/// run in parts one after the other. Threads: the engine thread.
 class DecodeBatch {
  public:
   explicit DecodeBatch(Model& model)
@@ -47,10 +59,14 @@ class DecodeBatch {
  private:
   void begin_rows(std::span<DecodeRow> rows);
   void project_heads(std::span<DecodeRow> rows);
-  Status run(std::span<DecodeRow*> rows);
+  Status run_parts(std::span<DecodeRow*> rows, std::size_t first);
+  Status run(std::span<DecodeRow*> rows, std::size_t first);
+  std::size_t steps_ahead(std::span<DecodeRow*> rows) const;
+  Status run_ahead(std::span<DecodeRow*> rows, std::size_t step);
+  Status run_step(std::span<DecodeRow*> rows, std::int64_t ahead);
   Status run_layers(std::span<DecodeRow*> rows);
   Status refresh_tables(std::span<DecodeRow*> rows);
-  Status read_results(std::span<DecodeRow*> rows);
+  Status read_results(std::span<DecodeRow*> rows, std::size_t first);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
@@ -83,9 +99,13 @@ class DecodeBatch {
   ComputeBuffer<std::int32_t> tokens_;     ///< sampled tokens
   std::vector<SampleRule> rules_;          ///< rules of all rows; empty: no token is sampled
   std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;
+  std::size_t followed_ = 0;  ///< steps that followed the last one
   std::vector<void*> pages_;
   std::vector<KvView> views_;
-  std::vector<float> read_;  ///< host copy of a device's logits
+  std::vector<float> read_;  ///< logits of the step's rows
+  /// The rows that run may run again if memory fails them: no retriever attended that is not as it
+  /// was before.
+  bool repeatable_ = true;
   std::vector<SequenceAttention> sequences_;
   std::vector<std::vector<std::int32_t>> head_rows_;
   std::vector<RowList> lists_;

@@ -184,13 +184,18 @@ Status PagePool::write_pages(const std::byte* from, std::span<void* const> pages
   });
 }
 
-PagePool::Tier& PagePool::tier_of(const void* page) {
-  if (!has_host_tier()) return tiers_[0];
+PageTier PagePool::find_tier(const void* page) const {
+  if (!has_host_tier()) return PageTier::kDevice;
   const auto* at = static_cast<const std::byte*>(page);
   const auto next = tiers_[1].slabs.upper_bound(at);
-  if (next == tiers_[1].slabs.begin()) return tiers_[0];
+  if (next == tiers_[1].slabs.begin()) return PageTier::kDevice;
   const auto& [base, slab] = *std::prev(next);
-  return at < base + slab->bytes ? tiers_[1] : tiers_[0];
+  return at < base + slab->bytes ? PageTier::kHost : PageTier::kDevice;
+}
+
+PageTier PagePool::tier(const void* page) const {
+  std::lock_guard lock(mu_);
+  return find_tier(page);
 }
 
 void PagePool::share(void* page) {

@@ -77,6 +77,8 @@ class PagePool {
   Result<void*> allocate(PageTier first = PageTier::kDevice);
   /// Allocates from that tier only.
   Result<void*> allocate_of(PageTier tier);
+  /// Returns the tier of a page in use.
+  PageTier tier(const void* page) const;
   bool has_host_tier() const { return tiers_[1].max_bytes > 0; }
   /// Adds one holder to a page in use.
   void share(void* page);
@@ -105,7 +107,8 @@ class PagePool {
   Result<void*> take(Tier& tier);
   template <class Each>
   Status in_pieces(std::span<void* const> pages, Each each) const;
-  Tier& tier_of(const void* page);
+  PageTier find_tier(const void* page) const;
+  Tier& tier_of(const void* page) { return tiers_[at(find_tier(page))]; }
   const PageFormat format_;
   const std::shared_ptr<ComputeMemory> memory_;
   mutable std::mutex mu_;
@@ -113,6 +116,18 @@ class PagePool {
   /// The number of further holders, for pages with more than one; guarded by mu_.
   std::unordered_map<const void*, std::int32_t> other_holders_;
   std::int64_t peak_pages_ = 0;  // guarded by mu_
+};
+
+/// TakenPages holds pages that nothing else releases yet, and releases those left in the list.
+struct TakenPages {
+  PagePool& pool;
+  std::vector<void*> pages{};
+  explicit TakenPages(PagePool& from) : pool(from) {}
+  ~TakenPages() {
+    for (void* page : pages) pool.release(page);
+  }
+  TakenPages(const TakenPages&) = delete;
+  TakenPages& operator=(const TakenPages&) = delete;
 };
 
 }  // namespace quire

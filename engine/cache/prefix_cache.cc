@@ -77,7 +77,10 @@ void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens, 
     auto found = by_key_.find(key);
     if (found == by_key_.end()) {
       if (!cache.shareable() || !holds_page(cache, page, ids.size())) break;
-      entries_.push_front({key, {ids.begin(), ids.end()}, cache.share_page(page), parent});
+      TakenPages taken(pool_);
+      taken.pages = cache.share_page(page);
+      entries_.push_front({key, {ids.begin(), ids.end()}, {}, parent});
+      entries_.front().pages.swap(taken.pages);
       found = by_key_.emplace(key, entries_.begin()).first;
     }
     Entry& entry = *found->second;
@@ -127,20 +130,16 @@ bool PrefixCache::restore(std::int32_t slot, const Digest& key, const Digest& pa
   if (bytes() + column_bytes_ > max_bytes_ || by_key_.contains(key) ||
       (!parent.is_zero() && !by_key_.contains(parent)))
     return false;
-  std::vector<void*> pages;
+  TakenPages taken(pool_);
+  taken.pages.reserve(rows.size() / page_bytes);
   for (std::size_t at = 0; at + page_bytes <= rows.size(); at += page_bytes) {
     const Result<void*> page = pool_.allocate();
-    if (!page.ok()) {
-      for (void* taken : pages) pool_.release(taken);
-      return false;
-    }
-    pages.push_back(*page);
+    if (!page.ok()) return false;
+    taken.pages.push_back(*page);
   }
-  if (!pool_.write_pages(rows.data(), pages).ok()) {
-    for (void* taken : pages) pool_.release(taken);
-    return false;
-  }
-  entries_.push_back({key, {token_ids.begin(), token_ids.end()}, std::move(pages), parent, slot});
+  if (!pool_.write_pages(rows.data(), taken.pages).ok()) return false;
+  entries_.push_back({key, {token_ids.begin(), token_ids.end()}, {}, parent, slot});
+  entries_.back().pages.swap(taken.pages);
   by_key_.emplace(key, std::prev(entries_.end()));
   for (; next_slot_ < slot; ++next_slot_) free_slots_.push_back(next_slot_);
   if (next_slot_ == slot) {

@@ -251,6 +251,18 @@ Status PromptFile::write_slot(std::int32_t slot, const PromptPage& page) {
   return {};
 }
 
+/// Writes a page. One for which there is no memory is left out: its slot keeps what it had.
+void PromptFile::save(std::int32_t slot, const PromptPage& page) {
+  try {
+    if (const Status written = write_slot(slot, page); !written.ok()) {
+      failed_ = true;
+      log_warning("prompts are not kept on disk any more", {{"reason", written.to_string()}});
+    }
+  } catch (...) {
+    (void)exception_status("the saving of a prompt");
+  }
+}
+
 void PromptFile::run() {
   std::unique_lock lock(mu_);
   for (;;) {
@@ -260,12 +272,7 @@ void PromptFile::run() {
     waiting_.pop_front();
     writing_ = true;
     lock.unlock();
-    if (!failed()) {
-      if (const Status written = write_slot(slot, page); !written.ok()) {
-        failed_ = true;
-        log_warning("prompts are not kept on disk any more", {{"reason", written.to_string()}});
-      }
-    }
+    if (!failed()) save(slot, page);
     lock.lock();
     writing_ = false;
     changed_.notify_all();

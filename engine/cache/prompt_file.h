@@ -81,6 +81,7 @@ class PromptFile {
   bool header_fits() const;
   std::int64_t offset(std::int32_t slot) const;
   Status write_slot(std::int32_t slot, const PromptPage& page);
+  void save(std::int32_t slot, const PromptPage& page);
   void run();
 
   const int fd_;

@@ -32,18 +32,6 @@ struct Strides {
         head((layout == PageLayout::kSplit ? 1 : 2) * kPageTokens * row) {}
 };
 
-/// Pages without rows so far, released unless the list is cleared.
-struct TakenPages {
-  PagePool& pool;
-  std::vector<void*> pages{};
-  explicit TakenPages(PagePool& from) : pool(from) {}
-  ~TakenPages() {
-    for (void* page : pages) pool.release(page);
-  }
-  TakenPages(const TakenPages&) = delete;
-  TakenPages& operator=(const TakenPages&) = delete;
-};
-
 KvView as_source(const MutableKvView& v) {
   return {.pages = v.pages,
           .positions = nullptr,
@@ -99,6 +87,16 @@ std::int64_t WorkingCache::bytes() const {
   std::int64_t pages = 0;
   for (const Layer& layer : layers_) pages += count_of(layer.pages);
   return pages * pool_->format().page_bytes();
+}
+
+Result<void*> WorkingCache::new_page(Layer& layer) const {
+  if (!layer.on_host) return pool_->allocate();
+  Result<void*> page = pool_->allocate_of(PageTier::kHost);
+  if (page.ok()) return page;
+  // A device reads pages wherever they lie.
+  page = pool_->allocate_of(PageTier::kDevice);
+  layer.strays = layer.strays || page.ok();
+  return page;
 }
 
 Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx,
@@ -346,46 +344,42 @@ Status WorkingCache::gather_kept(std::int32_t layer_idx,
   const std::int64_t bytes = pool_->format().page_bytes(),
                      room_pages = pages_for(std::min(kTurn, static_cast<std::int64_t>(most)));
   ComputeMemory& memory = *pool_->memory();
-  QUIRE_ASSIGN_OR_RETURN(void* const room,
+  QUIRE_ASSIGN_OR_RETURN(void* const given,
                          memory.allocate(room_pages * bytes, MemoryPlace::kDevice));
+  const auto release = [&memory](void* p) { memory.release(p, MemoryPlace::kDevice); };
+  const std::unique_ptr<void, decltype(release)> room(given, release);
   std::vector<void*> pages;
   for (std::int64_t page = 0; page < room_pages; ++page)
-    pages.push_back(static_cast<std::byte*>(room) + page * bytes);
+    pages.push_back(static_cast<std::byte*>(room.get()) + page * bytes);
   const MutableKvView there = mutable_view(pages, room_pages * kPageTokens, PageLayout::kHeadPages),
                       own = mutable_view(layer_idx);
-  const auto enqueue = [&]() -> Status {
-    std::vector<KvMove> out, back;
-    for (std::int64_t first = 0; first < static_cast<std::int64_t>(most);
-         first += room_pages * kPageTokens) {
-      out.clear();
-      back.clear();
-      for (std::size_t head = 0; head < rows.size(); ++head) {
-        const std::vector<std::int32_t>& list = rows[head];
-        const std::int64_t end = std::min(first + room_pages * kPageTokens, count_of(list));
-        for (std::int64_t i = first; i < end;) {
-          std::int64_t n = 1;  // neighbours move together
-          while (i + n < end && n < kPageTokens && list[at(i + n)] == list[at(i)] + n) ++n;
-          const auto h = static_cast<std::int32_t>(head), from = list[at(i)],
-                     to = static_cast<std::int32_t>(i),
-                     aside = static_cast<std::int32_t>(i - first),
-                     count = static_cast<std::int32_t>(n);
-          if (from != to) {
-            out.push_back({h, from, aside, count});
-            back.push_back({h, aside, to, count});
-          }
-          i += n;
+  std::vector<KvMove> out, back;
+  for (std::int64_t first = 0; first < static_cast<std::int64_t>(most);
+       first += room_pages * kPageTokens) {
+    out.clear();
+    back.clear();
+    for (std::size_t head = 0; head < rows.size(); ++head) {
+      const std::vector<std::int32_t>& list = rows[head];
+      const std::int64_t end = std::min(first + room_pages * kPageTokens, count_of(list));
+      for (std::int64_t i = first; i < end;) {
+        std::int64_t n = 1;  // neighbours move together
+        while (i + n < end && n < kPageTokens && list[at(i + n)] == list[at(i)] + n) ++n;
+        const auto h = static_cast<std::int32_t>(head), from = list[at(i)],
+                   to = static_cast<std::int32_t>(i), aside = static_cast<std::int32_t>(i - first),
+                   count = static_cast<std::int32_t>(n);
+        if (from != to) {
+          out.push_back({h, from, aside, count});
+          back.push_back({h, aside, to, count});
         }
+        i += n;
       }
-      QUIRE_RETURN_IF_ERROR(memory.gather({as_source(own), there, out.data(), count_of(out),
-                                           static_cast<std::int32_t>(kPageTokens)}));
-      QUIRE_RETURN_IF_ERROR(memory.gather({as_source(there), own, back.data(), count_of(back),
-                                           static_cast<std::int32_t>(kPageTokens)}));
     }
-    return {};
-  };
-  const Status done = enqueue();
-  memory.release(room, MemoryPlace::kDevice);
-  return done;
+    QUIRE_RETURN_IF_ERROR(memory.gather({as_source(own), there, out.data(), count_of(out),
+                                         static_cast<std::int32_t>(kPageTokens)}));
+    QUIRE_RETURN_IF_ERROR(memory.gather({as_source(there), own, back.data(), count_of(back),
+                                         static_cast<std::int32_t>(kPageTokens)}));
+  }
+  return {};
 }
 
 Status WorkingCache::keep_rows(std::int32_t layer_idx,
@@ -478,31 +472,24 @@ MutableKvView WorkingCache::mutable_view(std::span<void* const> pages, std::int6
 Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, const CopyRows& copy) {
   Layer& layer = layers_.at(at(layer_idx));
   if (!pool_->has_host_tier() || layer.on_host) return {};
-  std::vector<void*> pages;
-  const auto drop = [this](std::vector<void*>& held) {
-    for (void* page : held) pool_->release(page);
-    held.clear();
-  };
+  TakenPages taken(*pool_);
+  std::vector<void*>& pages = taken.pages;
+  pages.reserve(layer.pages.size());
   while (pages.size() < layer.pages.size()) {
-    Result<void*> page = pool_->allocate_of(PageTier::kHost);
-    if (!page.ok()) {
-      drop(pages);
-      return page.status();
-    }
-    pages.push_back(*page);
+    QUIRE_ASSIGN_OR_RETURN(void* const page, pool_->allocate_of(PageTier::kHost));
+    pages.push_back(page);
   }
   if (const Status copied = copy(view(layer_idx),
                                  mutable_view(pages, count_of(layer.positions), layout));
       !copied.ok()) {
     (void)pool_->synchronize();  // what was enqueued before the error
-    drop(pages);
     return copied;
   }
   std::swap(layer.pages, pages);
   if (layer.table != nullptr) layer.table->forget_pages(0);
-  drop(pages);
   layer.shared = 0;
   layer.on_host = true;
+  layer.strays = false;
   layer.layout = layout;
   return {};
 }
@@ -510,7 +497,8 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
 Result<KvView> WorkingCache::host_view(std::int32_t layer_idx, HostRows& room) const {
   const KvView kv = view(layer_idx);
   const Layer& layer = layers_.at(at(layer_idx));
-  if (pool_->memory() == nullptr || layer.on_host) return kv;
+  if (pool_->memory() == nullptr) return kv;
+  if (layer.on_host) return layer.strays ? without_strays(layer, kv, room) : kv;
   const std::int64_t bytes = pool_->format().page_bytes(), pages = pages_for(kv.num_rows);
   // The page of the last row that was copied may have got more rows since.
   const std::int64_t first = room.rows_ > kv.num_rows ? 0 : room.rows_ / kPageTokens;
@@ -522,6 +510,30 @@ Result<KvView> WorkingCache::host_view(std::int32_t layer_idx, HostRows& room) c
   room.pages_.clear();
   for (std::int64_t page = 0; page < pages; ++page)
     room.pages_.push_back(room.bytes_.data() + page * bytes);
+  KvView out = kv;
+  out.pages = room.pages_.data();
+  out.table = nullptr;
+  return out;
+}
+
+/// Returns a view of the host's pages and of copies of those that lie on the device, which are made
+/// each time, because the cache may move between two calls.
+Result<KvView> WorkingCache::without_strays(const Layer& layer, const KvView& kv,
+                                            HostRows& room) const {
+  std::vector<void*> strays;
+  std::vector<std::size_t> places;
+  room.clear();
+  room.pages_.assign(layer.pages.begin(), layer.pages.end());
+  for (std::size_t page = 0; page < layer.pages.size(); ++page) {
+    if (pool_->tier(layer.pages[page]) == PageTier::kHost) continue;
+    strays.push_back(layer.pages[page]);
+    places.push_back(page);
+  }
+  const auto bytes = to_size(pool_->format().page_bytes());
+  room.bytes_.resize(strays.size() * bytes);
+  QUIRE_RETURN_IF_ERROR(pool_->read_pages(strays, room.bytes_.data()));
+  for (std::size_t i = 0; i < places.size(); ++i)
+    room.pages_[places[i]] = room.bytes_.data() + i * bytes;
   KvView out = kv;
   out.pages = room.pages_.data();
   out.table = nullptr;

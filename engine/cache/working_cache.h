@@ -108,9 +108,9 @@ class WorkingCache {
 
   /// Moves the layer's rows from the device to new pages in the pool's host tier. `copy` copies
   /// every row of every KV head to the new `layout`, enqueued on the device or complete when it
-  /// returns. Rows added later go to the host tier, too. Nothing happens if the pool has no such
-  /// tier, or the layer has left already. Views of the layer change. Errors: kResourceExhausted
-  /// (the host tier is full), those of `copy`; nothing changes then.
+  /// returns. Rows added later go to the host tier, too, while it has room. Nothing happens if the
+  /// pool has no such tier, or the layer has left already. Views of the layer change. Errors:
+  /// kResourceExhausted (the host tier is full), those of `copy`; nothing changes then.
   using CopyRows = std::function<Status(const KvView& from, const MutableKvView& to)>;
   Status leave_device(std::int32_t layer, PageLayout layout, const CopyRows& copy);
   bool on_host(std::int32_t layer) const { return layers_.at(at(layer)).on_host; }
@@ -125,10 +125,10 @@ class WorkingCache {
   /// Makes a device send pages and positions again, because work that should have done so may not
   /// have run.
   void forget_tables();
-  /// Returns a view that the host may read, valid until the layer or `room` changes: that of the
-  /// pages if they lie in host memory, and nothing enqueued may write to them, else a copy in
-  /// `room`. Rows that `room` holds from an earlier call, and that have not changed since, are not
-  /// copied again. Errors: those of PagePool::read_pages().
+  /// Returns a view that the host may read, valid until the layer or `room` changes: pages in host
+  /// memory themselves, which nothing enqueued may write to, and copies in `room` of others. Rows
+  /// that `room` holds from an earlier call, and that have not changed since, are not copied again.
+  /// Errors: those of PagePool::read_pages().
   Result<KvView> host_view(std::int32_t layer, HostRows& room) const;
   /// Returns the row of `position` in `layer`, or -1, in O(log n) while positions ascend, else
   /// O(n). It must not be called after keep_rows().
@@ -141,6 +141,7 @@ class WorkingCache {
     std::size_t shared = 0;  ///< pages from this index on have no other holder
     bool sorted = true;
     bool on_host = false;  ///< the layer has left the device
+    bool strays = false;   ///< some of its pages may lie there, because the host tier was full
     PageLayout layout = PageLayout::kHeadPages;
     /// The heads' row counts, [num_kv_heads], within the first `ragged_rows`; empty: every head
     /// holds every row.
@@ -151,9 +152,8 @@ class WorkingCache {
   MutableKvView mutable_view(std::int32_t layer);
   MutableKvView mutable_view(std::span<void* const> pages, std::int64_t rows,
                              PageLayout layout) const;
-  Result<void*> new_page(const Layer& layer) const {
-    return pool_->allocate(layer.on_host ? PageTier::kHost : PageTier::kDevice);
-  }
+  Result<void*> new_page(Layer& layer) const;
+  Result<KvView> without_strays(const Layer& layer, const KvView& kv, HostRows& room) const;
   Status check_host_pages() const;
   Status copy_kept(Layer& layer, std::span<const std::vector<std::int32_t>> rows);
   Status gather_kept(std::int32_t layer, std::span<const std::vector<std::int32_t>> rows,

@@ -100,8 +100,8 @@ class Compute {
 
   /// Begins a decode step of `rows` rows that ends with end_step(); also a step abandoned after an
   /// error must end. The calls in between may be recorded and replayed as one graph when the same
-  /// calls come again, with the same results.
-  virtual void begin_step(std::int64_t /*rows*/) {}
+  /// calls come again, with the same results. `ahead` counts the steps since the host last waited.
+  virtual void begin_step(std::int64_t /*rows*/, std::int64_t /*ahead*/ = 0) {}
   virtual Status end_step() { return {}; }
 };
 

@@ -27,14 +27,15 @@ Status CpuLinear::embed(const void* table, DType dtype, std::int64_t, std::int64
 Status CpuLinear::product(const ProductArgs& a) {
   return static_cast<const CpuMatrix&>(*a.weights)
       .packed()
-      .multiply(a.x, a.rows, a.ldx, a.bias, a.y, a.ldy);
+      .multiply(static_cast<const float*>(a.x), a.rows, a.ldx, a.bias, a.y, a.ldy);
 }
 
 Status CpuLinear::add_product(const ProductArgs& a, float* scratch) {
   const std::int64_t n = a.weights->n();
-  QUIRE_RETURN_IF_ERROR(static_cast<const CpuMatrix&>(*a.weights)
-                            .packed()
-                            .multiply(a.x, a.rows, a.ldx, a.bias, scratch, n));
+  QUIRE_RETURN_IF_ERROR(
+      static_cast<const CpuMatrix&>(*a.weights)
+          .packed()
+          .multiply(static_cast<const float*>(a.x), a.rows, a.ldx, a.bias, scratch, n));
   add_inplace(a.y, scratch, a.rows * n);
   return {};
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "engine/compute/linear_ops.h"
 
@@ -26,10 +27,14 @@ class CpuLinear final : public LinearOps {
  public:
   Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
                std::span<const std::int32_t> ids, float* x) override;
-  Status norm(const RmsNormArgs& args) override { return rms_norm(args); }
+  Status embed_drawn(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
+                     const std::int32_t* ids, std::int64_t rows, float* x) override {
+    return embed(table, dtype, vocab, dim, {ids, to_size(rows)}, x);
+  }
+  Status norm(const RmsNormArgs& args, DType) override { return rms_norm(args); }
   Status product(const ProductArgs& args) override;
   Status add_product(const ProductArgs& args, float* scratch) override;
-  Status swiglu(const SwigluArgs& args) override { return quire::swiglu(args); }
+  Status swiglu(const SwigluArgs& args, DType) override { return quire::swiglu(args); }
   Status norm_heads(const HeadNormArgs& args) override;
   Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows,
                    std::int64_t dim, float* out) override;

@@ -24,7 +24,8 @@ struct WriteRowsArgs {
   MutableKvView dst;
 };
 
-/// StoredRows are rows of raw KV as the store holds them, in ordinary memory.
+/// StoredRows are rows of raw KV as the store holds them, in ordinary memory, or in pinned memory
+/// that the device of the Compute gave to the store (engine/device/pinned_values.h).
 struct StoredRows {
   RawKvView raw;
   std::span<const std::int32_t> positions, dst_rows;  ///< [raw.num_rows]; each destination once
@@ -35,7 +36,7 @@ struct StoredRows {
 struct BlendStoredArgs {
   float *k, *v;  ///< raw rows, as many as `stored` has, row stride ld
   std::int64_t ld;
-  std::span<const RawKvView> stored;  ///< in order, of one dtype, in ordinary memory
+  std::span<const RawKvView> stored;  ///< in order, of one dtype, in memory as StoredRows
   std::int32_t num_kv_heads, head_dim;
 };
 
@@ -52,7 +53,9 @@ struct BlockMeansArgs {
 
 /// Memory, order, threads and errors: as Compute. Rows of k and v, packed rows, means and pages of
 /// KV lie in its memory; the lists of pages, positions, destinations and moves, and stored rows,
-/// lie in ordinary host memory and are read before a call returns. Tables are registered ones.
+/// lie in ordinary host memory and are read before a call returns. Stored rows that lie in pinned
+/// memory of the device may be read later, but the caller may free them when a call returns, as it
+/// holds their memory. Tables are registered ones.
 class KvOps {
  public:
   virtual ~KvOps() = default;

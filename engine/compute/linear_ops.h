@@ -17,11 +17,12 @@ class ComputeMatrix;
 /// ProductArgs describes y[rows, n] = x[rows, k] * W^T (+ bias[n]), with row strides ldx and ldy.
 struct ProductArgs {
   const ComputeMatrix* weights;
-  const float* x;
+  const void* x;  ///< elements of x_dtype
   std::int64_t rows, ldx;
   const float* bias;  ///< or null
   float* y;
   std::int64_t ldy;
+  DType x_dtype = DType::kF32;  ///< f32, or what input_dtype() says of these weights and rows
 };
 
 /// HeadNormArgs describes an in-place RMS norm with weights [head_dim] of every q and k head. The
@@ -42,12 +43,22 @@ class LinearOps {
   /// Computes x[i] = table[ids[i]], dim f32 each. Ids are within the table.
   virtual Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
                        std::span<const std::int32_t> ids, float* x) = 0;
-  virtual Status norm(const RmsNormArgs& args) = 0;
+  /// The same of ids in the memory of the Compute, such as those that sample() wrote.
+  virtual Status embed_drawn(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
+                             const std::int32_t* ids, std::int64_t rows, float* x) = 0;
+  /// Returns the dtype in which products of so many rows with these weights read x: f32, or bf16 on
+  /// a device. Products round f32 to it themselves, with the same bits.
+  virtual DType input_dtype(const ComputeMatrix& /*weights*/, std::int64_t /*rows*/) const {
+    return DType::kF32;
+  }
+  /// `to`, f32 or an input_dtype(), is the dtype of args.out, which then points to such elements.
+  virtual Status norm(const RmsNormArgs& args, DType to) = 0;
   virtual Status product(const ProductArgs& args) = 0;
   /// Computes y += product. `scratch` [rows, n] is contiguous and undefined before and after; y is
   /// contiguous, too.
   virtual Status add_product(const ProductArgs& args, float* scratch) = 0;
-  virtual Status swiglu(const SwigluArgs& args) = 0;
+  /// `to` as for norm().
+  virtual Status swiglu(const SwigluArgs& args, DType to) = 0;
   virtual Status norm_heads(const HeadNormArgs& args) = 0;
   /// Copies out[i, :dim] = x[rows[i], :dim]; x has row stride ldx, out is contiguous. They do not
   /// overlap.

@@ -28,6 +28,7 @@ class DeviceCompute final : public Compute {
         tables_(std::move(tables)),
         stage_(memory_),
         pinned_(memory_, cuda::MemoryKind::kPinned),
+        sampling_(memory_, cuda::MemoryKind::kDevice),
         linear_(memory_, stage_),
         attention_(memory_, tables_, stage_),
         kv_(memory_, tables_, linear_, stage_),
@@ -69,7 +70,9 @@ class DeviceCompute final : public Compute {
   bool samples() const override { return true; }
   Status sample(const float* logits, std::int64_t vocab, std::span<const SampleRule> rules,
                 std::int32_t* tokens) override;
-  void begin_step(std::int64_t rows) override { memory_->begin_step(rows); }
+  void begin_step(std::int64_t rows, std::int64_t ahead) override {
+    memory_->begin_step(rows, ahead);
+  }
   Status end_step() override { return memory_->end_step(); }
 
  private:
@@ -79,7 +82,8 @@ class DeviceCompute final : public Compute {
   /// All families share it: a stage starts over where it finds the device idle, which only the
   /// first operation of a step does, and equal steps must put their arguments at equal addresses.
   ArgumentStage stage_;
-  DeviceBuffer pinned_;  ///< values being read
+  DeviceBuffer pinned_;    ///< values being read
+  DeviceBuffer sampling_;  ///< scratch memory of sample()
   DeviceLinear linear_;
   DeviceAttention attention_;
   DeviceKv kv_;
@@ -111,7 +115,14 @@ Status DeviceCompute::sample(const float* logits, std::int64_t vocab,
                         .top_p = nullptr,
                         .min_p = nullptr,
                         .uniform = nullptr,
-                        .out = tokens};
+                        .out = tokens,
+                        .parts = 0,
+                        .scratch = nullptr};
+  // With room, because memory that grows within a step makes the host wait.
+  if (const std::int64_t bytes = cuda::sample_scratch_bytes(rows); bytes > 0) {
+    if (bytes > sampling_.bytes()) QUIRE_RETURN_IF_ERROR(sampling_.reserve(bytes + bytes / 4));
+    args.scratch = reinterpret_cast<cuda::SampleRowScratch*>(sampling_.data());
+  }
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(args.temperature, stage_.put(std::span<const float>(temperature)));
   QUIRE_ASSIGN_OR_RETURN(args.top_k, stage_.put(std::span<const std::int32_t>(top_k)));
@@ -124,9 +135,9 @@ Status DeviceCompute::sample(const float* logits, std::int64_t vocab,
 
 }  // namespace
 
-std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> ops,
-                                             std::string name) {
-  auto memory = std::make_shared<DeviceMemory>(std::move(ops));
+std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> ops, std::string name,
+                                             std::shared_ptr<PinnedValues> values) {
+  auto memory = std::make_shared<DeviceMemory>(std::move(ops), std::move(values));
   auto tables = std::make_shared<DeviceTables>(memory);
   return std::make_shared<DeviceCompute>(std::move(memory), std::move(tables), std::move(name));
 }

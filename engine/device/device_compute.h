@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/compute/compute.h"
+#include "engine/device/pinned_values.h"
 #include "kernels/cuda/backend/ops.h"
 
 namespace quire {
@@ -18,7 +19,11 @@ namespace quire {
 /// divided, except for products: cuBLASLt may sum in another order for another number of rows.
 /// attend_each() sums in another order than attend() and keeps queries in f32: decode steps agree
 /// with a pass within rounding.
+///
+/// `values` is pinned memory of the same device for the values of a store (StoreOptions::
+/// value_memory); stored rows there are not packed but read where they lie. Null: all are packed.
 std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> ops,
-                                             std::string name = "cuda");
+                                             std::string name = "cuda",
+                                             std::shared_ptr<PinnedValues> values = nullptr);
 
 }  // namespace quire

@@ -6,9 +6,10 @@
 namespace quire {
 namespace {
 
-/// Products with up to kFewRows rows read int8, w8 and w4 weights as they are, kGemvRows at a time.
-/// Products with more rows expand the weights to bf16 in tiles of kTileBytes.
-constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
+/// Products read int8, w8 and w4 weights as they are: up to kGemvRows rows with inputs in f32, up
+/// to kFewRowsMost on tensor cores. Products with more rows expand the weights to bf16 in tiles of
+/// kTileBytes.
+constexpr std::int64_t kTileBytes = std::int64_t{64} << 20;
 
 /// Returns outputs [first, first + n) of a matrix.
 cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, std::int64_t n) {
@@ -24,12 +25,31 @@ cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, 
 
 }  // namespace
 
+DType DeviceLinear::input_dtype(const ComputeMatrix& weights, std::int64_t rows) const {
+  const auto& w = static_cast<const DeviceMatrix&>(weights);
+  if (w.grouped().empty() && w.dtype() != DType::kI8) return w.dtype();
+  return rows <= cuda::kGemvRows ? DType::kF32 : DType::kBF16;
+}
+
+Result<const void*> DeviceLinear::inputs(const ProductArgs& a) {
+  const std::int64_t k = a.weights->k();
+  const DType dtype = input_dtype(*a.weights, a.rows);
+  if (a.x_dtype == dtype && a.ldx == k) return a.x;
+  if (a.x_dtype != DType::kF32)
+    return Status::invalid("x_dtype", "inputs are f32, or what these weights read without gaps");
+  QUIRE_RETURN_IF_ERROR(
+      rounded_.reserve(a.rows * k * static_cast<std::int64_t>(dtype_bytes(dtype))));
+  QUIRE_RETURN_IF_ERROR(memory_->run(
+      cuda::ConvertArgs{static_cast<const float*>(a.x), a.rows, k, a.ldx, dtype, rounded_.data()}));
+  return static_cast<const void*>(rounded_.data());
+}
+
 Status DeviceLinear::multiply(const ProductArgs& a, bool accumulate) {
   if (a.rows == 0) return {};
   const auto& w = static_cast<const DeviceMatrix&>(*a.weights);
   if (!w.grouped().empty()) return multiply_grouped(a, w, accumulate);
   if (w.dtype() == DType::kI8) return multiply_int8(a, w, accumulate);
-  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, w.dtype()));
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x,
                                                       .weight = w.data(),
                                                       .dtype = w.dtype(),
@@ -45,8 +65,8 @@ Status DeviceLinear::multiply(const ProductArgs& a, bool accumulate) {
 
 Status DeviceLinear::multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate) {
   const auto* codes = static_cast<const std::int8_t*>(w.data());
-  if (a.rows <= kFewRows) {
-    QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kF32));
+  if (a.rows <= cuda::kGemvRows) {
+    QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
     return memory_->run(cuda::Int8GemvArgs{.x = static_cast<const float*>(x),
                                            .weight = codes,
                                            .scale = w.scales(),
@@ -59,7 +79,12 @@ Status DeviceLinear::multiply_int8(const ProductArgs& a, const DeviceMatrix& w, 
                                            .ldy = a.ldy,
                                            .accumulate = accumulate});
   }
-  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kBF16));
+  if (a.rows <= cuda::kFewRowsMost) {
+    QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
+    QUIRE_ASSIGN_OR_RETURN(const cuda::FewRowsArgs rows, few_rows(a, x, w.n(), accumulate));
+    return memory_->run(cuda::Int8ProductArgs{{codes, w.scales(), w.n(), w.k()}, rows});
+  }
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
   QUIRE_RETURN_IF_ERROR(
       by_tiles(a, x, {0, w.n()}, accumulate, [&](std::int64_t first, std::int64_t n) {
         const float* scales = w.scales() + first * (w.k() / cuda::kGemvGroup);
@@ -72,20 +97,25 @@ Status DeviceLinear::multiply_int8(const ProductArgs& a, const DeviceMatrix& w, 
 
 Status DeviceLinear::multiply_grouped(const ProductArgs& a, const DeviceMatrix& w,
                                       bool accumulate) {
-  const bool few = a.rows <= kFewRows;
-  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, few ? DType::kF32 : DType::kBF16));
+  const bool gemv = a.rows <= cuda::kGemvRows, few = a.rows <= cuda::kFewRowsMost;
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
   std::int64_t first = 0;
   for (const cuda::GroupedWeights& part : w.grouped()) {
-    if (few) {
-      QUIRE_RETURN_IF_ERROR(
-          memory_->run(cuda::GroupedGemvArgs{.x = static_cast<const float*>(x),
-                                             .weight = part,
-                                             .bias = a.bias == nullptr ? nullptr : a.bias + first,
-                                             .rows = a.rows,
-                                             .warps = 0,
-                                             .y = a.y + first,
-                                             .ldy = a.ldy,
-                                             .accumulate = accumulate}));
+    ProductArgs one = a;
+    one.y += first;
+    if (one.bias != nullptr) one.bias += first;
+    if (gemv) {
+      QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GroupedGemvArgs{.x = static_cast<const float*>(x),
+                                                               .weight = part,
+                                                               .bias = one.bias,
+                                                               .rows = a.rows,
+                                                               .warps = 0,
+                                                               .y = one.y,
+                                                               .ldy = a.ldy,
+                                                               .accumulate = accumulate}));
+    } else if (few) {
+      QUIRE_ASSIGN_OR_RETURN(const cuda::FewRowsArgs rows, few_rows(one, x, part.n, accumulate));
+      QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GroupedProductArgs{part, rows}));
     } else {
       const auto expand = [&](std::int64_t begin, std::int64_t n) {
         return memory_->run(cuda::GroupedExpandArgs{rows_of(part, begin, n), expanded_.data()});
@@ -96,6 +126,22 @@ Status DeviceLinear::multiply_grouped(const ProductArgs& a, const DeviceMatrix& 
   }
   if (few || a.bias == nullptr) return {};
   return memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+Result<cuda::FewRowsArgs> DeviceLinear::few_rows(const ProductArgs& a, const void* x,
+                                                 std::int64_t n, bool accumulate) {
+  const std::int64_t splits = cuda::few_rows_most_splits(n, a.weights->k());
+  if (splits > 1)
+    QUIRE_RETURN_IF_ERROR(
+        parts_.reserve(splits * a.rows * n * static_cast<std::int64_t>(sizeof(float))));
+  return cuda::FewRowsArgs{.x = x,
+                           .bias = a.bias,
+                           .rows = a.rows,
+                           .splits = 0,
+                           .parts = splits > 1 ? reinterpret_cast<float*>(parts_.data()) : nullptr,
+                           .y = a.y,
+                           .ldy = a.ldy,
+                           .accumulate = accumulate};
 }
 
 template <class Expand>

@@ -19,7 +19,8 @@ class DeviceLinear final : public LinearOps {
       : memory_(memory),
         stage_(stage),
         rounded_(memory, cuda::MemoryKind::kDevice),
-        expanded_(memory, cuda::MemoryKind::kDevice) {}
+        expanded_(memory, cuda::MemoryKind::kDevice),
+        parts_(memory, cuda::MemoryKind::kDevice) {}
 
   Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
                std::span<const std::int32_t> ids, float* x) override {
@@ -32,12 +33,25 @@ class DeviceLinear final : public LinearOps {
                    .out = x},
                   ids);
   }
-  Status norm(const RmsNormArgs& args) override {
-    return memory_->run(cuda::ResidualRmsNormArgs{args, nullptr});
+  Status embed_drawn(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
+                     const std::int32_t* ids, std::int64_t rows, float* x) override {
+    return memory_->run(cuda::EmbeddingArgs{.table = table,
+                                            .dtype = dtype,
+                                            .ids = ids,
+                                            .rows = rows,
+                                            .dim = dim,
+                                            .vocab = vocab,
+                                            .out = x});
+  }
+  DType input_dtype(const ComputeMatrix& weights, std::int64_t rows) const override;
+  Status norm(const RmsNormArgs& args, DType to) override {
+    return memory_->run(cuda::ResidualRmsNormArgs{args, nullptr, to});
   }
   Status product(const ProductArgs& args) override { return multiply(args, false); }
   Status add_product(const ProductArgs& args, float*) override { return multiply(args, true); }
-  Status swiglu(const SwigluArgs& args) override { return memory_->run(args); }
+  Status swiglu(const SwigluArgs& args, DType to) override {
+    return memory_->run(cuda::RoundedSwigluArgs{args, to});
+  }
   Status sum_columns(const ColumnSumsArgs& args) override { return memory_->run(args); }
   Status norm_heads(const HeadNormArgs& a) override {
     const std::int64_t q_dim = std::int64_t{a.num_heads} * a.head_dim,
@@ -88,6 +102,9 @@ class DeviceLinear final : public LinearOps {
   Status multiply(const ProductArgs& a, bool accumulate);
   Status multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
   Status multiply_grouped(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
+  /// Returns the arguments of a product of few rows with n outputs, but for weights; x is bf16.
+  Result<cuda::FewRowsArgs> few_rows(const ProductArgs& a, const void* x, std::int64_t n,
+                                     bool accumulate);
   struct Outputs {
     std::int64_t first, n;
   };
@@ -96,20 +113,13 @@ class DeviceLinear final : public LinearOps {
   template <class Expand>
   Status by_tiles(const ProductArgs& a, const void* x, Outputs outputs, bool accumulate,
                   Expand expand);
-  /// Returns the inputs of a product, contiguous and in `dtype`.
-  Result<const void*> inputs(const ProductArgs& a, DType dtype) {
-    const std::int64_t k = a.weights->k();
-    if (dtype == DType::kF32 && a.ldx == k) return static_cast<const void*>(a.x);
-    QUIRE_RETURN_IF_ERROR(
-        rounded_.reserve(a.rows * k * static_cast<std::int64_t>(dtype_bytes(dtype))));
-    QUIRE_RETURN_IF_ERROR(
-        memory_->run(cuda::ConvertArgs{a.x, a.rows, k, a.ldx, dtype, rounded_.data()}));
-    return static_cast<const void*>(rounded_.data());
-  }
+  /// Returns the inputs of a product, contiguous and in input_dtype().
+  Result<const void*> inputs(const ProductArgs& a);
 
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage& stage_;
   DeviceBuffer rounded_, expanded_;  ///< inputs of products; a tile of weights
+  DeviceBuffer parts_;               ///< sums of parts of the inputs
 };
 
 }  // namespace quire

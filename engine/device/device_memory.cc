@@ -22,7 +22,9 @@ constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {
+DeviceMemory::DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops,
+                           std::shared_ptr<PinnedValues> values)
+    : ops_(std::move(ops)), values_(std::move(values)) {
   for (std::int32_t event = cuda::kEvents; event-- > 0;) free_events_.push_back(event);
   // The room belongs to this object, so that it does not keep it alive.
   copies_ = std::make_unique<CopyRoom>(
@@ -116,14 +118,14 @@ void DeviceMemory::give_event(std::int32_t event) {
   free_events_.push_back(event);
 }
 
-void DeviceMemory::begin_step(std::int64_t rows) {
+void DeviceMemory::begin_step(std::int64_t rows, std::int64_t ahead) {
   std::thread::id nobody{};
   if (!stepping_.compare_exchange_strong(nobody, std::this_thread::get_id())) return;
   {
     const std::lock_guard lock(mu_);
     left_ = {};
   }
-  step_.begin(rows);
+  step_.begin(rows, ahead);
   if (!step_.active()) stepping_.store({}, std::memory_order_release);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
+#include "engine/device/pinned_values.h"
 #include "engine/device/step_recording.h"
 #include "kernels/cuda/backend/ops.h"
 
@@ -24,7 +25,10 @@ struct CopyRoom;
 /// thread, where it covers what other threads have enqueued, but no step that one still records.
 class DeviceMemory final : public ComputeMemory {
  public:
-  explicit DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops);
+  /// `values` is pinned memory of the same device, whose values it reads where they lie; null:
+  /// there is none.
+  explicit DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops,
+                        std::shared_ptr<PinnedValues> values = nullptr);
   ~DeviceMemory() override;
 
   Result<void*> allocate(std::int64_t bytes, MemoryPlace place) override {
@@ -38,6 +42,7 @@ class DeviceMemory final : public ComputeMemory {
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override;
 
   cuda::DeviceOps& ops() { return *ops_; }
+  const std::shared_ptr<PinnedValues>& values() const { return values_; }
   /// Takes one of the device's events that no one has; -1: there is none, and operations with it
   /// are refused. See DeviceEvent.
   std::int32_t take_event();
@@ -75,7 +80,7 @@ class DeviceMemory final : public ComputeMemory {
   Status upload(const cuda::CopyArgs& arguments);
   /// Begins a step (Compute::begin_step()). Only one thread at a time has a step; another thread's
   /// operations run as they come.
-  void begin_step(std::int64_t rows);
+  void begin_step(std::int64_t rows, std::int64_t ahead = 0);
   /// Ends the step. Errors: those of its operations, and of a leave_step() within it, whoever
   /// called that.
   Status end_step();
@@ -103,6 +108,7 @@ class DeviceMemory final : public ComputeMemory {
   void release_now(const Freed& freed, Status settled);
 
   const std::shared_ptr<cuda::DeviceOps> ops_;
+  const std::shared_ptr<PinnedValues> values_;
   std::unique_ptr<CopyRoom> copies_;         // of gather(), read() and write()
   StepRecording step_;                       // of the thread within a step
   std::atomic<std::thread::id> stepping_{};  // default: no thread

@@ -81,11 +81,16 @@ struct GroupedValues {
   bool fits;  ///< every group has a scale
 };
 
+/// Floats of eight bits stay what they are; a CPU has no instructions for them.
+GroupKind device_group_kind(const WeightPart& part, WeightFormat format) {
+  return part.blocks == BlockType::kF8_E4M3 ? GroupKind::kFloat8 : group_kind(part, format);
+}
+
 GroupedValues grouped_values(std::span<const WeightPart> parts, std::int64_t k, DType dtype,
                              WeightFormat format) {
   GroupedValues out{{}, {}, true};
   for (const WeightPart& part : parts) {
-    const GroupKind kind = group_kind(part, format);
+    const GroupKind kind = device_group_kind(part, format);
     if (out.matrices.empty() || out.matrices.back().kind != kind) {
       out.matrices.push_back({kind, 0, 0, 0, 0});
     }

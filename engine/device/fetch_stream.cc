@@ -37,10 +37,12 @@ Status FetchStream::fetch(std::int64_t bytes, Fetched then) {
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, pinned(bytes));
   QUIRE_RETURN_IF_ERROR(
       memory_->run(cuda::RecordEventArgs{slot.written.number(), cuda::Lane::kCompute}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.written.number(), cuda::Lane::kCopies}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyAsyncArgs{to, slot.device.data(), bytes}));
   QUIRE_RETURN_IF_ERROR(
-      memory_->run(cuda::RecordEventArgs{slot.copied.number(), cuda::Lane::kCopies}));
+      memory_->run(cuda::HoldArgs{slot.written.number(), cuda::Lane::kDownloads}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::CopyAsyncArgs{to, slot.device.data(), bytes, cuda::Lane::kDownloads}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::RecordEventArgs{slot.copied.number(), cuda::Lane::kDownloads}));
   next_ = (next_ + 1) % slots_.size();
   under_way_.push_back({to, std::move(then), &slot, ++slot.copies});
   bytes_under_way_ += bytes;

@@ -1,5 +1,5 @@
-/// FetchStream downloads results: kernels write them to a device buffer, the copy stream copies
-/// them to pinned memory, and callbacks receive them once all have run.
+/// FetchStream downloads results: kernels write them to a device buffer, a stream of their own
+/// copies them to pinned memory, and callbacks receive them once all have run.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ class FetchStream final : public FetchOps {
     explicit Slot(const std::shared_ptr<DeviceMemory>& memory)
         : device(memory, cuda::MemoryKind::kDevice), copied(memory), written(memory) {}
     DeviceBuffer device;
-    DeviceEvent copied, written;  ///< events of the copy stream and of the computing one
+    DeviceEvent copied, written;  ///< events of the downloads and of the computing stream
     std::uint64_t copies = 0;     ///< how often `copied` was recorded
   };
   struct UnderWay {

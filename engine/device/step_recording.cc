@@ -53,19 +53,19 @@ std::vector<cuda::StepOp> OpList::view() const {
   return out;
 }
 
-void StepRecording::begin(std::int64_t rows) {
+void StepRecording::begin(std::int64_t rows, std::int64_t ahead) {
   if (failures_in_a_row_ >= kMostFailures) return;
   active_ = true;
-  rows_ = rows;
+  kind_ = rows << 8 | ahead;
   list_.clear();
 }
 
 Status StepRecording::end(cuda::DeviceOps& ops) {
   if (!std::exchange(active_, false)) return {};
-  auto known = known_.find(rows_);
+  auto known = known_.find(kind_);
   if (known != known_.end() && known->second.list == list_) return run_graph(ops, known->second);
   if (known == known_.end() && known_.size() == kMostSizes) known_.erase(known_.begin());
-  Known& now = known_[rows_];
+  Known& now = known_[kind_];
   std::swap(now.list, list_);
   now.version = ++versions_;
   ++stats_.singly;
@@ -86,7 +86,7 @@ Status StepRecording::run_singly(cuda::DeviceOps& ops, const OpList& list) {
 
 Status StepRecording::run_graph(cuda::DeviceOps& ops, const Known& known) {
   const std::vector<cuda::StepOp> list = known.list.view();
-  const Status status = ops.run(cuda::StepArgs{rows_, known.version, list.data(), count_of(list)});
+  const Status status = ops.run(cuda::StepArgs{kind_, known.version, list.data(), count_of(list)});
   if (status.ok()) {
     failures_in_a_row_ = 0;
     ++stats_.graphs;

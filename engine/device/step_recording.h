@@ -46,16 +46,18 @@ struct StepStats {
   std::int64_t failures = 0;  ///< graphs that could not be made or launched
 };
 
-/// StepRecording remembers the last step of each number of rows. A step that repeats exactly
-/// becomes a graph, and runs as one until it differs. After kMostFailures consecutive failures it
-/// makes no more graphs. Threads: the computing thread.
+/// StepRecording remembers the last step of each number of rows, and of steps enqueued since the
+/// device was last idle, because their arguments lie behind one another. A step that repeats
+/// exactly becomes a graph, and runs as one until it differs. After kMostFailures consecutive
+/// failures it makes no more graphs. Threads: the computing thread.
 class StepRecording {
  public:
   static constexpr int kMostFailures = 3;
-  static constexpr std::size_t kMostSizes = 16;  ///< numbers of rows remembered
+  static constexpr std::size_t kMostSizes = 48;  ///< steps remembered
 
   bool active() const { return active_; }
-  void begin(std::int64_t rows);
+  /// `ahead` counts the steps enqueued since the device was last idle, below 2^8.
+  void begin(std::int64_t rows, std::int64_t ahead = 0);
   void add(cuda::OpCode code, const void* args, std::int64_t bytes) {
     list_.add(code, args, bytes);
   }
@@ -78,7 +80,7 @@ class StepRecording {
   Status run_graph(cuda::DeviceOps& ops, const Known& known);
 
   bool active_ = false;
-  std::int64_t rows_ = 0;
+  std::int64_t kind_ = 0;  ///< the number of rows, and below it that of steps ahead
   int failures_in_a_row_ = 0;
   std::uint64_t versions_ = 0;
   OpList list_;

@@ -53,6 +53,11 @@ class RecordKind : public NamedPlug<RecordKind> {
   virtual std::unique_ptr<ContextObserver> observe(const ObservedContext& /*context*/) const {
     return nullptr;
   }
+  /// Returns how many rows that observer appends at most behind a context of so many tokens, where
+  /// the model's window leaves `room` of them (ContextObserver::run_more()).
+  virtual std::int64_t rows_behind(std::int64_t /*num_tokens*/, std::int64_t /*room*/) const {
+    return 0;
+  }
   /// Returns the record of a prefilled context; empty: it has none. By default it is what the
   /// observer made.
   virtual Result<std::vector<std::byte>> build(const ContextKv& kv, std::int32_t num_heads,
@@ -72,6 +77,10 @@ inline const PlugRegistry<RecordKind>& record_kinds() {
 std::span<const std::unique_ptr<RecordKind>> all_record_kinds();
 /// Returns the kind with this index, such as kSketchIndex; it must exist.
 const RecordKind& record_kind(std::uint32_t index);
+/// Returns the most rows that records of a context append behind it while they are made, with those
+/// of PassResources::more_records.
+std::int64_t rows_behind(const PassResources& core, std::int64_t num_tokens,
+                         std::int64_t rows_before);
 /// Checks names of kinds that are made only on request. Errors: kInvalidArgument with `field`,
 /// naming those that exist.
 Status check_record_names(std::span<const std::string> names, std::string_view field);

@@ -25,6 +25,18 @@ const RecordKind& record_kind(std::uint32_t index) {
   return **at;
 }
 
+std::int64_t rows_behind(const PassResources& core, std::int64_t num_tokens,
+                         std::int64_t rows_before) {
+  const std::int64_t room = core.model->rope().max_positions() - num_tokens - rows_before;
+  std::int64_t rows = 0;
+  for (const auto& kind : all_record_kinds()) {
+    if (kind->always() ||
+        std::ranges::find(core.more_records, kind->name()) != core.more_records.end())
+      rows = std::max(rows, kind->rows_behind(num_tokens, room));
+  }
+  return rows;
+}
+
 Status check_record_names(std::span<const std::string> names, std::string_view field) {
   for (const std::string& name : names) {
     std::string known;

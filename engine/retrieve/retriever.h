@@ -186,7 +186,8 @@ class AttendsTogether {
   /// call with `first` and all others that join it; a retriever by itself is its own first.
   virtual bool joins(const RetrieveStep& step, const AttendsTogether& first) const = 0;
   /// Runs before attend_together(), if joins() is true. Its errors concern this retriever alone,
-  /// and it then stays out of the call.
+  /// and it then stays out of the call. Where attend_together() finds no memory, both are called
+  /// again for the step, with fewer others.
   virtual Status ready(const RetrieveStep& step) = 0;
   /// Enqueues attend() of the retriever of each step, all of the same layer, all ready, with
   /// queries and outputs in consecutive rows. retrievers[0] is this one. Errors: those of the
@@ -203,6 +204,15 @@ T* capability(Retriever& retriever) {
 template <class T>
 const T* capability(const Retriever& retriever) {
   return dynamic_cast<const T*>(&retriever);
+}
+
+/// Prepares a retriever at once, for callers with nothing else to do in between.
+inline Status prepare_whole(Retriever& retriever, const SequenceContext& sequence,
+                            const AssembledPrompt& prompt) {
+  Status status = retriever.prepare(sequence, prompt);
+  auto* const pieces = capability<PreparesInPieces>(retriever);
+  while (status.ok() && pieces != nullptr && !pieces->prepared()) status = pieces->prepare_more();
+  return status;
 }
 
 /// Returns the upper bound of the device memory that choosing takes; 0 where `on` is empty and the

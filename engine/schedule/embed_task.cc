@@ -44,8 +44,10 @@ bool EmbedTask::step() {
     return true;
   }
   if (next_ < request_.token_ids.size()) return false;
+  // Before the callback is taken: without memory for the result fail() must still find it.
+  std::vector<float> result = mean();
   cache_.reset();
-  std::exchange(done_, nullptr)(mean());
+  std::exchange(done_, nullptr)(std::move(result));
   return true;
 }
 

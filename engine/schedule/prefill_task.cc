@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/draft/draft.h"
 #include "engine/prefill/kv_writer.h"
+#include "engine/prefill/record_kind.h"
 
 namespace quire {
 namespace {
@@ -35,11 +36,18 @@ PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest re
       {std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
 }
 
-std::int64_t PrefillTask::working_bytes() const {
-  const std::int64_t rows = count_of(core_.facts.ingest_prefix) + count_of(left_context_) +
-                            num_tokens();
+std::int64_t PrefillTask::bytes_with(PrefillRecords records) const {
+  const std::int64_t before = count_of(core_.facts.ingest_prefix) + count_of(left_context_);
+  std::int64_t rows = before + num_tokens();
+  if (records == PrefillRecords::kRequested) rows += rows_behind(core_, num_tokens(), before);
   return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() *
          core_.facts.shape.num_layers;
+}
+
+PrefillRecords PrefillTask::records() const {
+  const std::int64_t budget = core_.pool->max_bytes();
+  return budget > 0 && bytes_with(PrefillRecords::kRequested) > budget ? PrefillRecords::kAlways
+                                                                       : PrefillRecords::kRequested;
 }
 
 bool PrefillTask::continues(const PrefilledRows& rows) const {
@@ -104,7 +112,7 @@ bool PrefillTask::step(const PieceLimit& limit) {
       return true;
     }
     prefill_ = std::make_unique<ContextPrefill>(core_, ContextTokens{token_ids_, left_context_},
-                                                PrefillRecords::kRequested, std::move(rows_));
+                                                records(), std::move(rows_));
   }
   const Status status = prefill_->step(limit);
   if (!status.ok()) {

@@ -35,7 +35,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   PrefillPriority priority() const { return priority_; }
   void raise(PrefillPriority priority) { priority_ = priority; }
   std::int64_t num_tokens() const { return count_of(token_ids_); }
-  std::int64_t working_bytes() const;
+  std::int64_t working_bytes() const { return bytes_with(records()); }
   /// Adds a caller for the same content. Returns false, with the arguments untouched, if the result
   /// was already delivered.
   bool join(PrefillRequest& request, Done& done);
@@ -62,6 +62,9 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
     std::function<void(std::int64_t)> on_progress;
     Done done;
   };
+  /// Returns the records to be made: those that cost more rows only where they fit the budget.
+  PrefillRecords records() const;
+  std::int64_t bytes_with(PrefillRecords records) const;
   bool drop_cancelled();
   void hand_over();
   void ask_draft();

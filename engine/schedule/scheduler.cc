@@ -1,6 +1,7 @@
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/index.h"
@@ -30,6 +31,8 @@ constexpr double kIngestPiece = 0.5;
 constexpr double kQueryPieceMs = 10;
 /// Prompt tokens of a piece of a query that nobody waits for.
 constexpr std::int32_t kBackgroundPiece = 64;
+/// Most decode steps that follow one before the host looks at anything.
+constexpr int kMostAhead = 3;
 /// Weight of the newest step in the moving average of their length.
 constexpr double kNewestStep = 0.1;
 
@@ -234,15 +237,30 @@ std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
   return task;
 }
 
+/// Returns how many steps may follow one before the host looks at anything: none while others wait
+/// for their turn.
+std::size_t Scheduler::steps_ahead() const {
+  if (core_.model->compute().on_host() || decode_step_ms_ <= 0) return 0;
+  if (!prepared_.empty() || waiting_count_.load(std::memory_order_relaxed) > 0) return 0;
+  for (const Running& r : running_) {
+    const QueryTask::State state = r.task->state();
+    if (state != QueryTask::State::kDecoding && state != QueryTask::State::kDone) return 0;
+  }
+  const double steps = std::floor(limits_.unseen_decode_ms / decode_step_ms_) - 1;
+  return static_cast<std::size_t>(std::clamp(steps, 0.0, double{kMostAhead}));
+}
+
 bool Scheduler::step_decode() {
   reserve_for_decode();
+  std::size_t ahead = steps_ahead();
+  if (ahead > 0 && !reserve_ahead(ahead)) ahead = 0;
   std::vector<DecodeRow> rows;
   std::vector<Running*> tasks;
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kDecoding) continue;
     guarded(*r.task, [&] {
       tasks.push_back(&r);
-      rows.push_back(r.task->decode_row());
+      rows.push_back(r.task->decode_row(ahead));
     });
     tasks.resize(rows.size());  // without one that has just failed
   }
@@ -254,11 +272,13 @@ bool Scheduler::step_decode() {
   } catch (...) {
     status = exception_status("a decode step");
   }
-  const double ms = ms_between(started, Clock::now());
-  core_.meter->add_decode(count_of(rows), ms);
+  std::size_t steps = 1;
+  for (const DecodeRow& row : rows) steps = std::max(steps, 1 + row.drawn_ahead.size());
+  const double all_ms = ms_between(started, Clock::now()), ms = all_ms / static_cast<double>(steps);
+  for (std::size_t i = 0; i < steps; ++i) core_.meter->add_decode(count_of(rows), ms);
   decode_step_ms_ = decode_step_ms_ == 0 ? ms
                                          : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
-  query_ms_since_prefill_ += ms;
+  query_ms_since_prefill_ += all_ms;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!status.ok()) rows[i].status = status;
     guarded(*tasks[i]->task, [&] { tasks[i]->task->decoded(rows[i]); });

@@ -35,6 +35,7 @@ struct SchedulerLimits {
   std::int32_t max_prefills = 4096;  ///< contexts waiting for ingest
   std::int32_t max_embeds = 1024;    ///< texts waiting to be embedded
   std::int32_t num_threads = 0;      ///< kernel threads
+  double unseen_decode_ms = 20;      ///< as EngineOptions::unseen_decode_ms
 };
 
 /// Schedules all work of the engine thread. One turn is a decode step of all decoding queries, then
@@ -130,6 +131,8 @@ class Scheduler {
   bool is_oldest(const Running& running) const;
   bool grow_answer(Running& running);
   void reserve_for_decode();
+  std::size_t steps_ahead() const;
+  bool reserve_ahead(std::size_t steps);
   void begin_decode(Running& running);
   void end_dead(Running& running, Clock::time_point now);
   void reap_prepared();

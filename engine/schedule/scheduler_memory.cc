@@ -296,4 +296,19 @@ void Scheduler::reserve_for_decode() {
   reap();
 }
 
+/// Reserves the pages of so many further rows of every decoding query, if they are free.
+bool Scheduler::reserve_ahead(std::size_t steps) {
+  const auto more = static_cast<std::int64_t>(steps);
+  for (Running& r : running_) {
+    if (r.task->state() != QueryTask::State::kDecoding) continue;
+    if (r.counted_tokens - r.task->completion_tokens() <= more) return false;
+    const std::int64_t wanted = r.task->held_bytes() + r.task->next_row_bytes(1 + more) - r.bytes;
+    if (wanted <= 0) continue;
+    if (!make_room(wanted)) return false;
+    r.bytes += wanted;
+    reserved_bytes_ += wanted;
+  }
+  return true;
+}
+
 }  // namespace quire

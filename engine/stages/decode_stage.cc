@@ -26,6 +26,22 @@ void DecodeStage::decoded(const DecodeRow& row) {
   // The row is in the cache now.
   if (row.status.ok()) shared_.front->add_answered(row.token_id);
   take(answer_.decoded(row));
+  std::int32_t input = row.drawn;
+  std::size_t taken = 0;
+  for (; taken < row.drawn_ahead.size() && !end_; ++taken) {
+    shared_.front->add_answered(input);
+    input = row.drawn_ahead[taken];
+    take(answer_.followed(input));
+  }
+  drop_rows(row.drawn_ahead.size() - taken);
+}
+
+/// Drops the last rows of the cache, whose tokens come behind the end of the answer.
+void DecodeStage::drop_rows(std::size_t count) {
+  if (count == 0) return;
+  WorkingCache& cache = *shared_.run.cache;
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer)
+    cache.truncate(layer, cache.num_rows(layer) - static_cast<std::int64_t>(count));
 }
 
 void DecodeStage::take(std::optional<Answer::End> end) {

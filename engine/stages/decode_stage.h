@@ -26,12 +26,14 @@ class DecodeStage final : public QueryStage {
   DecodeStage* decode() override { return this; }
   void query_ends(Clock::time_point now, bool suspended) override;
 
-  /// row() returns the row of the next decode step; decoded() takes its result.
-  DecodeRow row() { return answer_.row(); }
+  /// row() returns the row of the next decode step, behind which at most `ahead` may follow;
+  /// decoded() takes the results.
+  DecodeRow row(std::size_t ahead) { return answer_.row(ahead); }
   void decoded(const DecodeRow& row);
 
  private:
   void take(std::optional<Answer::End> end);
+  void drop_rows(std::size_t count);
   void enter_time(Clock::time_point now);
   bool attributes() const;
 

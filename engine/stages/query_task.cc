@@ -96,7 +96,7 @@ QueryTask::State QueryTask::state() noexcept {
 
 void QueryTask::step() { proceed(stage_->step()); }
 
-DecodeRow QueryTask::decode_row() { return stage_->decode()->row(); }
+DecodeRow QueryTask::decode_row(std::size_t ahead) { return stage_->decode()->row(ahead); }
 
 void QueryTask::decoded(const DecodeRow& row) {
   stage_->decode()->decoded(row);

@@ -58,17 +58,18 @@ class QueryTask {
   std::int64_t held_bytes() const;
   /// Returns the most device memory it will use while it decodes; known once prepared.
   std::int64_t device_bytes() const;
-  /// Returns the bytes of pages that the next decode step takes.
-  std::int64_t next_row_bytes() const;
+  /// Returns the bytes of pages that the next `rows` decode steps take.
+  std::int64_t next_row_bytes(std::int64_t rows = 1) const;
   /// Returns the state after polling the store's replies. An exception there ends the task.
   State state() noexcept;
   /// Returns whether step() runs the model, so that its time tells how fast the model is.
   bool runs_model() const { return stage_->runs_model(); }
   /// Computes one chunk, or places one context; for a runnable task only.
   void step();
-  /// decode_row() returns the row of the next decode step; decoded() takes its result. Both are for
-  /// a decoding task only.
-  DecodeRow decode_row();
+  /// decode_row() returns the row of the next decode step, behind which at most `ahead` may follow
+  /// before the host reads anything; decoded() takes the results. Both are for a decoding task
+  /// only.
+  DecodeRow decode_row(std::size_t ahead = 0);
   void decoded(const DecodeRow& row);
 
   /// Returns why the task should end now (cancelled or past its deadline), if it should.

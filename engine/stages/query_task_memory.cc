@@ -62,10 +62,13 @@ std::int64_t QueryTask::held_bytes() const {
   return run_.cache->bytes() + run_.cache->bytes_out() + shared_.supply->held_bytes();
 }
 
-std::int64_t QueryTask::next_row_bytes() const {
+std::int64_t QueryTask::next_row_bytes(std::int64_t rows) const {
+  const auto pages_of = [](std::int64_t n) { return (n + kPageTokens - 1) / kPageTokens; };
   std::int64_t pages = 0;
-  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
-    pages += run_.cache->num_rows(layer) % kPageTokens == 0 ? 1 : 0;
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) {
+    const std::int64_t now = run_.cache->num_rows(layer);
+    pages += pages_of(now + rows) - pages_of(now);
+  }
   return pages * run_.core.pool->format().page_bytes();
 }
 

@@ -217,7 +217,7 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   context.num_heads = FilledCache::kHeads;
   context.num_kv_heads = FilledCache::kKvHeads;
   context.head_dim = FilledCache::kDim;
-  ASSERT_TRUE(retriever->prepare(context, assembled).ok());
+  ASSERT_TRUE(prepare_whole(*retriever, context, assembled).ok());
   std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()),
       want(query.size());
   for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.7f * static_cast<float>(i));

@@ -133,11 +133,13 @@ inline std::vector<std::int32_t> random_ids(std::mt19937& rng, std::size_t n) {
   return ids;
 }
 
-inline std::unique_ptr<Store> open_test_store(const fs::path& path,
-                                              std::uint64_t dram_bytes = 64u << 20) {
+inline std::unique_ptr<Store> open_test_store(
+    const fs::path& path, std::uint64_t dram_bytes = 64u << 20,
+    std::shared_ptr<ValueMemorySource> value_memory = nullptr) {
   StoreOptions options;
   options.path = path.string();
   options.dram_bytes = dram_bytes;
+  options.value_memory = std::move(value_memory);
   auto store = open_store(options);
   if (!store.ok()) {
     ADD_FAILURE() << store.status().to_string();

@@ -112,6 +112,9 @@ class KvzipScoresKind final : public RecordKind {
     if (room < kLeastRoom) return nullptr;
     return std::make_unique<RepetitionObserver>(context, std::min(room, kPieceTokens));
   }
+  std::int64_t rows_behind(std::int64_t num_tokens, std::int64_t room) const override {
+    return room < kLeastRoom ? 0 : std::min({num_tokens, room, kPieceTokens});
+  }
   Result<std::any> parse(std::span<const std::byte> record,
                          const RecordOwner& owner) const override {
     QUIRE_ASSIGN_OR_RETURN(const KvzipScoresView view, KvzipScoresView::parse(record));

@@ -61,7 +61,6 @@ Result<ChoosingSequence> DeviceChoices::of(std::int32_t layer, const RetrievalPa
   out.num_units = pages.size();
   out.fresh_unit = -1;
   out.first_served = one.chose ? -1 : first_served;
-  one.chose = true;
   return out;
 }
 

@@ -40,9 +40,12 @@ class DeviceChoices {
 
   /// Returns the layer's part in this step's call of ChoiceOps::choose_pages(), without query,
   /// bounds and candidates; the step's row is in `pages`. Before the layer's first choice the heads
-  /// count as having served first_served steps. Errors: those of the memory.
+  /// count as having served first_served steps. It may be called again for the same step. Errors:
+  /// those of the memory.
   Result<ChoosingSequence> of(std::int32_t layer, const RetrievalPages& pages,
                               std::int32_t first_served);
+  /// Says that the call was enqueued, so that the layer's heads have a choice from then on.
+  void enqueued(std::int32_t layer) { layers_[at(layer)].chose = true; }
   /// Returns the lists that the call writes, for all layers in turn.
   ChosenLists lists() const { return {lists_.data(), shape_.most_rows}; }
 

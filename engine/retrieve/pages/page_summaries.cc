@@ -21,7 +21,7 @@ Result<std::int32_t> PageSummaries::extend_but_one(Compute& compute, const KvVie
                                                    std::span<const RowRange> pages,
                                                    PageSummary summary) {
   const auto complete = static_cast<std::int32_t>(pages.size());
-  if (complete == num_pages_ + 1 && complete <= most_pages_) return num_pages_++;
+  if (complete == num_pages_ + 1 && complete <= most_pages_) return num_pages_;
   QUIRE_RETURN_IF_ERROR(extend(compute, kv, pages, summary));
   return -1;
 }

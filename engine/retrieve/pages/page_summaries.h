@@ -26,9 +26,11 @@ class PageSummaries {
   Status extend(Compute& compute, const KvView& kv, std::span<const RowRange> pages,
                 PageSummary summary);
   /// Does the same where ChoiceOps::choose_pages() follows on the device, which may compute the
-  /// bounds of one page by itself. Returns that page; -1: none.
+  /// bounds of one page by itself. Returns that page, which is missing until add_one(); -1: none.
   Result<std::int32_t> extend_but_one(Compute& compute, const KvView& kv,
                                       std::span<const RowRange> pages, PageSummary summary);
+  /// Says that the call which computes that page's bounds was enqueued.
+  void add_one() { ++num_pages_; }
   /// Returns the bounds of all pages, as page_bounds() writes them; null on the host.
   std::uint16_t* bounds() { return bounds_.data(); }
   std::int32_t num_pages() const { return num_pages_; }

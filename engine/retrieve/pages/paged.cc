@@ -146,10 +146,10 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   const std::size_t of_group = to_size(group) * to_size(n);
   votes_.resize(to_size(kv_heads) * to_size(n));
   KvView host = kv;
-  if (policy_.rerank > 1 && policy_.selected_pages() < n && !step.compute->on_host() &&
-      !step.cache->on_host(step.layer)) {
+  if (policy_.rerank > 1 && policy_.selected_pages() < n && !step.compute->on_host()) {
     // Ranking by keys. Rows of complete pages do not change, so they are copied once.
-    if (kv.num_rows < layer.copied_rows || layer.pages[end - 1].end > layer.copied_rows) {
+    if (step.cache->on_host(step.layer) || kv.num_rows < layer.copied_rows ||
+        layer.pages[end - 1].end > layer.copied_rows) {
       QUIRE_ASSIGN_OR_RETURN(layer.host, step.cache->host_view(step.layer, layer.rows));
       layer.copied_rows = kv.num_rows;
     }

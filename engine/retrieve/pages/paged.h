@@ -229,6 +229,7 @@ class PagedRetriever : public Retriever, public DeviceBudgeted, public AttendsTo
   DeviceSlots::Shape slots_shape(const RetrieveShape& shape) const;
   ChoosePagesArgs choosing_args(const RetrieveStep& step) const;
   FillSlotsArgs filling_args() const;
+  void chose(std::int32_t layer);
   Status ready_slots(Layer& layer, std::int32_t index);
   Status choose_by_votes(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status select_by_votes(Layer& layer, const RetrieveStep& step);

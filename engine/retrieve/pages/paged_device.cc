@@ -84,6 +84,13 @@ Status PagedRetriever::ready(const RetrieveStep& step) {
   return {};
 }
 
+/// Takes in that the call was enqueued which ready() was for.
+void PagedRetriever::chose(std::int32_t layer) {
+  ++stats_.sparse_steps;
+  if (choosing_.fresh_unit >= 0) layers_[at(layer)].summaries.add_one();
+  on_device_->enqueued(layer);
+}
+
 /// Has the layer leave the device, unless it has, and its slots be the device's.
 Status PagedRetriever::ready_slots(Layer& layer, std::int32_t index) {
   if (!layer.resident) QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
@@ -131,7 +138,6 @@ Status PagedRetriever::attend_together(std::span<const RetrieveStep> steps,
     SequenceAttention sequence{.kv = steps[i].cache->view(first.layer),
                                .position = steps[i].position};
     if (!one.attends_to_all(steps[i])) {
-      ++one.stats_.sparse_steps;
       choosing.push_back({sequence.kv, one.choosing_});
       const ChosenLists lists = one.on_device_->lists();
       sequence.lists_in_memory = lists.lists;
@@ -147,6 +153,10 @@ Status PagedRetriever::attend_together(std::span<const RetrieveStep> steps,
   if (first.layer == policy_.dense_layers) QUIRE_RETURN_IF_ERROR(choice.wait_for_slots());
   FillSlotsArgs args = filling_args();
   QUIRE_RETURN_IF_ERROR(choice.choose_pages(choosing_args(first), choosing));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    auto& one = dynamic_cast<PagedRetriever&>(*retrievers[i]);
+    if (!one.attends_to_all(steps[i])) one.chose(first.layer);
+  }
   QUIRE_RETURN_IF_ERROR(choice.fill_slots(args, filling));
   const double each_ms = watch.ms() /
                          static_cast<double>(std::max<std::size_t>(1, choosing.size()));

@@ -90,6 +90,7 @@ CtkvrRetriever::CtkvrRetriever(const CtkvrOptions& options)
 void CtkvrRetriever::begin_sequence(const AssembledPrompt& prompt) {
   num_centroids_ = centroids_for(prompt.num_tokens);
   fallback_.reset();
+  queries_.reset();
   buffers_ = ChoiceBuffers(buffer_memory());
   indexes_.clear();
   heads_ = std::vector<Head>(at(sequence().num_kv_heads));
@@ -124,10 +125,9 @@ std::int64_t CtkvrRetriever::available(const AssembledPrompt& prompt) const {
   return n;
 }
 
-CentroidInput CtkvrRetriever::index_input(const PromptQueries& queries, std::int32_t layer,
-                                          const KvView& kv) const {
+CentroidInput CtkvrRetriever::index_input(std::int32_t layer, const KvView& kv) const {
   CentroidInput input;
-  input.queries = &queries;
+  input.queries = &*queries_;
   input.layer = layer;
   input.kv = kv;
   input.num_heads = sequence().num_heads;
@@ -138,18 +138,37 @@ CentroidInput CtkvrRetriever::index_input(const PromptQueries& queries, std::int
   return input;
 }
 
-/// Indexes layers where their keys are, on a device. What finds no room there is left to index(),
-/// and so are errors of the request.
-Status CtkvrRetriever::index_in_place(const AssembledPrompt& prompt) {
+/// Decides what serves the sequence before its layers leave the device, because freekv wants them
+/// there or in another layout.
+Result<bool> CtkvrRetriever::begin_index(const AssembledPrompt& prompt) {
   const SequenceContext& all = sequence();
-  if (buffer_memory() == nullptr || available(prompt) < least_centroids_ ||
-      !check_memory(*prompt.queries).ok())
-    return {};
+  if (const std::int64_t queries = available(prompt); queries < least_centroids_) {
+    QUIRE_RETURN_IF_ERROR(fall_back(prompt, queries));
+    return false;
+  }
+  QUIRE_RETURN_IF_ERROR(check_memory(*prompt.queries));
+  queries_.emplace(std::move(*prompt.queries));
+  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
+    if (!sparse(layer)) queries_->release(layer);
+  }
   indexes_.resize(at(all.num_layers));
+  codes_ = std::vector<KeyCodes>(at(all.num_layers));
+  QUIRE_RETURN_IF_ERROR(ones_.reserve(buffer_memory(), all.head_dim));
+  const std::vector<float> ones(at(all.head_dim), 1.0f);
+  QUIRE_RETURN_IF_ERROR(write_memory(buffer_memory().get(), ones_.data(), ones.data(),
+                                     all.head_dim * std::int64_t{sizeof(float)}));
+  QUIRE_RETURN_IF_ERROR(index_in_place());
+  return true;
+}
+
+/// Indexes layers where their keys are, on a device. What finds no room there is left to index().
+Status CtkvrRetriever::index_in_place() {
+  const SequenceContext& all = sequence();
+  if (buffer_memory() == nullptr) return {};
   IndexScratch scratch(*all.compute);
   for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
     if (!sparse(layer)) continue;
-    CentroidInput input = index_input(*prompt.queries, layer, all.cache->view(layer));
+    CentroidInput input = index_input(layer, all.cache->view(layer));
     input.in_place = &scratch;
     Result<CentroidIndex> index = CentroidIndex::build(*all.device, input);
     if (index.code() == Code::kResourceExhausted) return {};
@@ -159,32 +178,18 @@ Status CtkvrRetriever::index_in_place(const AssembledPrompt& prompt) {
   return {};
 }
 
-Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
+Status CtkvrRetriever::index(std::int32_t layer) {
   const SequenceContext& all = sequence();
-  if (const std::int64_t queries = available(prompt); queries < least_centroids_)
-    return fall_back(prompt, queries);
-  QUIRE_RETURN_IF_ERROR(check_memory(*prompt.queries));
-  indexes_.resize(at(all.num_layers));
-  codes_ = std::vector<KeyCodes>(at(all.num_layers));
-  QUIRE_RETURN_IF_ERROR(ones_.reserve(buffer_memory(), all.head_dim));
-  const std::vector<float> ones(at(all.head_dim), 1.0f);
-  QUIRE_RETURN_IF_ERROR(write_memory(buffer_memory().get(), ones_.data(), ones.data(),
-                                     all.head_dim * std::int64_t{sizeof(float)}));
-  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
-    if (!sparse(layer)) continue;
-    HostRows room;
-    QUIRE_ASSIGN_OR_RETURN(const KvView kv, all.cache->host_view(layer, room));
-    std::optional<CentroidIndex>& index = indexes_[at(layer)];
-    if (!index) {
-      QUIRE_ASSIGN_OR_RETURN(
-          index, CentroidIndex::build(*all.device, index_input(*prompt.queries, layer, kv)));
-    }
-    stats_.device_bytes += index->device_bytes();
-    if (options_.rerank && KeyCodes::pay(kv))
-      QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(kv, prompt_host(layer).end));
-    prompt.queries->release(layer);
+  HostRows room;
+  QUIRE_ASSIGN_OR_RETURN(const KvView kv, all.cache->host_view(layer, room));
+  std::optional<CentroidIndex>& index = indexes_[at(layer)];
+  if (!index) {
+    QUIRE_ASSIGN_OR_RETURN(index, CentroidIndex::build(*all.device, index_input(layer, kv)));
   }
-  return {};
+  queries_->release(layer);
+  stats_.device_bytes += index->device_bytes();
+  return options_.rerank && KeyCodes::pay(kv) ? codes_[at(layer)].extend(kv, prompt_host(layer).end)
+                                              : Status();
 }
 
 ChoosingNeed CtkvrRetriever::choosing_need(const RetrieveShape& shape) const {
@@ -282,7 +287,8 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                                                .out = normalised_.data(),
                                                .rows = step.num_heads,
                                                .dim = step.head_dim,
-                                               .eps = kLeastSquare}));
+                                               .eps = kLeastSquare},
+                                              DType::kF32));
   QUIRE_RETURN_IF_ERROR(compute.choice().key_products({.q = normalised_.data(),
                                                        .num_heads = step.num_heads,
                                                        .scale = 1.0f,
@@ -318,6 +324,7 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
 }
 
 void CtkvrRetriever::synchronize() {
+  RowRetriever::synchronize();
   if (fallback_) fallback_->synchronize();
 }
 

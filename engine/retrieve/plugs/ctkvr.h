@@ -66,8 +66,8 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
 
  protected:
   void begin_sequence(const AssembledPrompt& prompt) override;
-  Status index_in_place(const AssembledPrompt& prompt) override;
-  Status index(const AssembledPrompt& prompt) override;
+  Result<bool> begin_index(const AssembledPrompt& prompt) override;
+  Status index(std::int32_t layer) override;
   bool chooses(const HostStep& step) const override;
   Result<HostCounts> attend_host(const HostStep& step) override;
   void end_step(const HostStep& step) override;
@@ -91,8 +91,8 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   std::int64_t centroids_for(std::int64_t prompt_tokens) const;
   Status check_memory(const PromptQueries& queries) const;
   std::int64_t available(const AssembledPrompt& prompt) const;
-  CentroidInput index_input(const PromptQueries& queries, std::int32_t layer,
-                            const KvView& kv) const;
+  CentroidInput index_input(std::int32_t layer, const KvView& kv) const;
+  Status index_in_place();
   Status fall_back(const AssembledPrompt& prompt, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;
@@ -105,6 +105,7 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   const CtkvrOptions options_;
   const std::int64_t list_rows_, least_centroids_;
   std::int64_t num_centroids_ = 0;                     ///< of this prompt
+  std::optional<PromptQueries> queries_;               ///< of the layers that are not yet indexed
   std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or empty
   std::vector<KeyCodes> codes_;  ///< [num_layers], of host rows; empty if they would not pay
   std::vector<Choice> choices_;  ///< [num_layers]

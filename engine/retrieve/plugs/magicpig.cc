@@ -55,22 +55,23 @@ class MagicPigRetriever final : public RowRetriever {
     keys_.clear();
   }
 
-  Status index(const AssembledPrompt&) override {
+  Result<bool> begin_index(const AssembledPrompt&) override {
+    keys_.resize(at(sequence().num_layers));
+    return true;
+  }
+
+  Status index(std::int32_t layer) override {
     const SequenceContext& all = sequence();
-    keys_.resize(at(all.num_layers));
-    for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
-      if (!sparse(layer)) continue;
-      HostRows room;
-      QUIRE_ASSIGN_OR_RETURN(const KvView kv, all.cache->host_view(layer, room));
-      std::vector<std::optional<Result<HashedKeys>>> built(at(all.num_kv_heads));
-      parallel_tasks(all.num_kv_heads, [&](std::int64_t m) {
-        built[at(m)].emplace(
-            HashedKeys::build(*hash_, kv, static_cast<std::int32_t>(m), prompt_host(layer)));
-      });
-      for (auto& head : built) {
-        QUIRE_RETURN_IF_ERROR(head->status());
-        keys_[at(layer)].push_back(std::move(**head));
-      }
+    HostRows room;
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, all.cache->host_view(layer, room));
+    std::vector<std::optional<Result<HashedKeys>>> built(at(all.num_kv_heads));
+    parallel_tasks(all.num_kv_heads, [&](std::int64_t m) {
+      built[at(m)].emplace(
+          HashedKeys::build(*hash_, kv, static_cast<std::int32_t>(m), prompt_host(layer)));
+    });
+    for (auto& head : built) {
+      QUIRE_RETURN_IF_ERROR(head->status());
+      keys_[at(layer)].push_back(std::move(**head));
     }
     return {};
   }

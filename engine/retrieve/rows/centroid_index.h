@@ -47,9 +47,10 @@ struct CentroidInput {
 /// CentroidIndex indexes one layer and has a list of rows for each KV head and centroid. The list
 /// holds the rows with the largest softmax weight that the centroid's row gave to rows at its
 /// position or before, by the largest over the KV head's query heads; ties go to the smaller row.
-/// Centroids are normalised f16, [num_heads][num_centroids][head_dim], on the device. Lists are one
-/// bit for each row up to host.end, on the device if it multiplies, else on the host. Threads: the
-/// engine thread; recall() and replace_oldest() of different KV heads may run concurrently.
+/// Centroids are normalised f16, [num_heads][num_centroids][head_dim]; lists are one bit for each
+/// row up to host.end. Both lie in pinned memory if a Compute multiplies, because the host replaces
+/// them; else centroids lie in the pool and lists in ordinary memory. Threads: the engine thread;
+/// recall() and replace_oldest() of different KV heads may run concurrently.
 class CentroidIndex {
  public:
   /// Builds the index. Errors: kResourceExhausted (no device memory for the centroids).

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/index.h"
 #include "base/stopwatch.h"
@@ -55,6 +56,8 @@ Status RowPolicy::finish(std::string_view field) {
 Status RowRetriever::prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) {
   sequence_ = sequence;
   device_memory_ = choosing_memory(sequence);
+  to_leave_.clear();
+  to_index_.clear();
   begin_sequence(prompt);
   layers_.assign(at(sequence.num_layers), {});
   for (std::int32_t l = 0; l < sequence.num_layers; ++l) {
@@ -66,17 +69,38 @@ Status RowRetriever::prepare(const SequenceContext& sequence, const AssembledPro
                              kPageTokens * kPageTokens;
     layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
   }
-  bool any = false;
-  for (std::int32_t l = 0; l < sequence.num_layers; ++l) any = any || sparse(l);
-  if (!any) return {};
-  QUIRE_RETURN_IF_ERROR(index_in_place(prompt));
-  for (std::int32_t l = 0; l < sequence.num_layers; ++l) {
-    // The host attends and needs keys and values in its own memory.
-    if (sparse(l) && !chooses_by_votes())
-      QUIRE_RETURN_IF_ERROR(leave_device(sequence_, l, PageLayout::kSplit, stats_));
+  std::vector<std::int32_t> layers;
+  for (std::int32_t l = sequence.num_layers; l-- > 0;) {
+    if (sparse(l)) layers.push_back(l);
   }
-  QUIRE_RETURN_IF_ERROR(sequence.compute->synchronize());
-  return index(prompt);
+  if (layers.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const bool indexes, begin_index(prompt));
+  if (!indexes) return {};
+  // The host attends and needs keys and values in its own memory, where they lie if it computes.
+  if (device_memory_ != nullptr) to_leave_ = layers;
+  to_index_ = std::move(layers);
+  return {};
+}
+
+Status RowRetriever::prepare_more() {
+  if (to_leave_.empty()) {
+    const std::int32_t layer = to_index_.back();
+    to_index_.pop_back();
+    return index(layer);
+  }
+  const std::int32_t layer = to_leave_.back();
+  to_leave_.pop_back();
+  leaving_ = true;
+  QUIRE_RETURN_IF_ERROR(leave_device(sequence_, layer, PageLayout::kSplit, stats_));
+  if (!to_leave_.empty()) return {};
+  leaving_ = false;
+  return sequence_.compute->synchronize();
+}
+
+/// Waits for layers on their way to the host, whose pages there would else be written after they
+/// are freed.
+void RowRetriever::synchronize() {
+  if (std::exchange(leaving_, false)) (void)sequence_.compute->synchronize();
 }
 
 RetrieveStats RowRetriever::stats() const {

@@ -68,13 +68,17 @@ struct HostCounts {
 /// rows followed by the answer's (the local range), and to those host rows between them that
 /// attend_host() chooses. The two parts are merged by their log-sum-exps, so no row counts twice.
 /// While the local range is longer than window and `generated`, its oldest page moves to the host.
-/// A layer with no more host rows than a step may choose attends to everything.
-class RowRetriever : public Retriever {
+/// A layer with no more host rows than a step may choose attends to everything. Of a long prompt
+/// prepare_more() takes a layer a call: all of them off the device first, then into the index.
+class RowRetriever : public Retriever, public PreparesInPieces {
  public:
   Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
+  bool prepared() const override { return to_leave_.empty() && to_index_.empty(); }
+  Status prepare_more() override;
   /// Returns false for dense steps, and for all steps if chooses_by_votes().
   bool needs_host(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
+  void synchronize() override;
   RetrieveStats stats() const override;
 
  protected:
@@ -82,10 +86,12 @@ class RowRetriever : public Retriever {
       : Retriever(traits), policy_(policy) {}
   /// Makes the state of a sequence. It runs in prepare(), where sequence() is already set.
   virtual void begin_sequence(const AssembledPrompt& prompt) = 0;
-  /// Runs in prepare() before layers leave the device, if index() will run.
-  virtual Status index_in_place(const AssembledPrompt&) { return {}; }
-  /// Runs in prepare() if some layers have more prompt rows on the host than a step may choose.
-  virtual Status index(const AssembledPrompt&) { return {}; }
+  /// Runs in prepare() if some layers have more prompt rows than a step may choose. Returns whether
+  /// those layers leave the device and get an index; without, everything stays as it is.
+  virtual Result<bool> begin_index(const AssembledPrompt&) { return false; }
+  /// Indexes a layer with more prompt rows than a step may choose, which the host can read. It runs
+  /// once for each, ascending, after all of them left the device.
+  virtual Status index(std::int32_t /*layer*/) { return {}; }
   /// Computes attention of the query to rows of step.host. Several KV heads call it concurrently in
   /// different threads. It is not called if chooses_by_votes().
   virtual Result<HostCounts> attend_host(const HostStep&) {
@@ -132,8 +138,10 @@ class RowRetriever : public Retriever {
   SequenceContext sequence_;
   std::shared_ptr<ChoosingMemory> device_memory_;
   std::vector<Layer> layers_;
-  std::vector<float> out_, lse_, part_lse_;  ///< [num_heads, head_dim], [num_heads]
-  std::vector<std::int64_t> order_;          ///< order of KV heads in a step
+  std::vector<std::int32_t> to_leave_, to_index_;  ///< layers left to prepare, the next one last
+  bool leaving_ = false;                           ///< copies of layers may still run
+  std::vector<float> out_, lse_, part_lse_;        ///< [num_heads, head_dim], [num_heads]
+  std::vector<std::int64_t> order_;                ///< order of KV heads in a step
 };
 
 }  // namespace quire

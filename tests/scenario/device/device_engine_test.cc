@@ -212,19 +212,15 @@ TEST_F(DeviceEngineTest, APoolLargerThanTheDeviceIsRefusedBeforeServing) {
   EXPECT_EQ(refused.status().field(), "model.working_cache_bytes");
 }
 
-/// Returns the default weight format of an engine on an emulated device.
+/// Returns the default weight format of a model on an emulated device. No engine is made of it,
+/// whose first pass takes minutes there.
 std::string weights_by_default(const fs::path& model) {
-  TempFolder folder;
-  const std::unique_ptr<Store> store = open_test_store(folder.path());
   EngineOptions options;
   options.model_path = model;
   options.max_model_len = 256;
-  options.working_cache_bytes = 16 << 20;
-  auto engine = create_engine_on(make_device_compute(simt::make_emulated_ops()), options, *store);
-  if (!engine.ok()) return engine.status().to_string();
-  const std::string weights((*engine)->info().weights_format);
-  (*engine)->stop(std::chrono::milliseconds(0));
-  return weights;
+  const auto parts = load_engine_parts(make_device_compute(simt::make_emulated_ops()), options);
+  if (!parts.ok()) return parts.status().to_string();
+  return std::string(weight_format_name(parts->model->options().weights));
 }
 
 TEST(DeviceDefaultWeightsTest, AModelOfValuesIsKeptInBf16) {

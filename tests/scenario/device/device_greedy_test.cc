@@ -64,6 +64,7 @@ class DeviceGreedyTest : public ::testing::Test {
     engine_options.working_cache_bytes = 64 << 20;
     engine_options.num_threads = 1;
     engine_options.prefix_cache_bytes = 0;
+    engine_options.unseen_decode_ms = 1e9;  // steps take long here
     s.engine = std::move(*create_engine_from_parts(std::move(parts), engine_options, *s.store));
     for (const char* text :
          {"The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is "

@@ -309,6 +309,47 @@ TEST_F(LeavingCacheTest, RowsStayAndPagesMove) {
   }
 }
 
+/// The host cannot read a device's memory.
+TEST_F(LeavingCacheTest, PagesThatTheHostHasNoRoomForAreCopiedToBeReadThere) {
+  for (const PageLayout layout : kLayouts) {
+    SCOPED_TRACE(std::string(page_layout_name(layout)));
+    WorkingCache cache(pool_, 1);
+    std::vector<std::int32_t> positions(7 * kPageTokens);
+    std::iota(positions.begin(), positions.end(), 0);
+    ASSERT_TRUE(cache.add_rows(0, positions).ok());
+    write(cache, 0, 0);
+    ASSERT_TRUE(leave(cache, 0, layout).ok());
+    HostRows room;
+    const auto on_host = cache.host_view(0, room);
+    ASSERT_TRUE(on_host.ok());
+    EXPECT_EQ(on_host->pages, cache.view(0).pages) << "nothing is copied";
+    for (std::int32_t& position : positions) position += 7 * kPageTokens;
+    positions.resize(2 * kPageTokens + 3);
+    ASSERT_TRUE(cache.add_rows(0, positions).ok());
+    write(cache, 0, 7 * kPageTokens);
+    ASSERT_EQ(pool_.bytes_in_use(PageTier::kHost), 8 * kFormat.page_bytes());
+    ASSERT_EQ(pool_.bytes_in_use(PageTier::kDevice), 2 * kFormat.page_bytes());
+    for (const bool moved : {false, true}) {
+      if (moved) {
+        ASSERT_TRUE(cache.move_out().ok());
+        ASSERT_TRUE(cache.move_in().ok());
+      }
+      const auto host = cache.host_view(0, room);
+      ASSERT_TRUE(host.ok()) << host.status().to_string();
+      std::vector<void*> pages;
+      for (int page = 0; page < 10; ++page) {
+        const void* own = cache.view(0).pages[page];
+        EXPECT_EQ(host->pages[page] == own, pool_.tier(own) == PageTier::kHost) << page;
+        pages.push_back(const_cast<void*>(host->pages[page]));
+      }
+      std::vector<std::int32_t> none;
+      MutableKvView read = *cache.writable(0, none);
+      read.pages = pages.data();
+      each(read, 0, cache.num_rows(0), [](const float* at, float value) { ASSERT_EQ(*at, value); });
+    }
+  }
+}
+
 TEST_F(LeavingCacheTest, WithoutRoomNothingChanges) {
   WorkingCache cache(pool_, 1);
   std::vector<std::int32_t> positions(9 * kPageTokens);  // one page more than the host has

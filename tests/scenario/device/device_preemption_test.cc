@@ -11,38 +11,13 @@
 #include <utility>
 
 #include "tests/support/harness/device_side.h"
+#include "tests/support/simt/refusing_ops.h"
 
 namespace quire::testing {
 namespace {
 
 // A column is 16 rows in every layer: 3 layers * 2 heads * 2 * 16 * 16 * 4 bytes.
 constexpr std::int64_t kColumn = 12288;
-
-/// A device that may refuse the pinned memory through which whole columns leave it and come back.
-class RefusingOps final : public cuda::DeviceOps {
- public:
-  explicit RefusingOps(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {}
-
-  std::string description() const override { return ops_->description(); }
-  Result<cuda::MemoryInfo> memory() override { return ops_->memory(); }
-  Result<void*> allocate(cuda::MemoryKind kind, std::int64_t bytes) override {
-    if (at_copy && kind == cuda::MemoryKind::kPinned && bytes % kColumn == 0)
-      QUIRE_RETURN_IF_ERROR(at_copy());
-    return ops_->allocate(kind, bytes);
-  }
-  Status release(cuda::MemoryKind kind, void* p) override { return ops_->release(kind, p); }
-  Status synchronize() override { return ops_->synchronize(); }
-  Status enqueue(cuda::OpCode code, const void* args, std::int64_t bytes) override {
-    return ops_->enqueue(code, args, bytes);
-  }
-
-  /// Runs before such an allocation, which its error ends. Set it on the engine thread, or while
-  /// the engine has nothing to do.
-  std::function<Status()> at_copy;
-
- private:
-  const std::shared_ptr<cuda::DeviceOps> ops_;
-};
 
 class DevicePreemptionTest : public DeviceSideTest {
  protected:
@@ -53,6 +28,15 @@ class DevicePreemptionTest : public DeviceSideTest {
       o.prefill_chunk_tokens = 64;
     };
     return side(model_.path(), "device", make_device_compute(ops_), {});
+  }
+  /// Calls at_copy() before each allocation of the pinned memory through which whole columns leave
+  /// the device and come back; its error ends the allocation.
+  void watch_copies(std::function<Status()> at_copy) {
+    ops_->at_allocation = [at_copy = std::move(at_copy)](cuda::MemoryKind kind,
+                                                         std::int64_t bytes) {
+      return at_copy && kind == cuda::MemoryKind::kPinned && bytes % kColumn == 0 ? at_copy()
+                                                                                  : Status();
+    };
   }
   QueryRequest question(DeviceSide& s, std::size_t prompt, std::int32_t answer) {
     QueryRequest r = make_request(*s.engine, {}, random_ids(rng_, prompt), "recompute");
@@ -74,7 +58,7 @@ class DevicePreemptionTest : public DeviceSideTest {
     prefill.token_ids = random_ids(rng_, 200);
     prefill.on_progress = [&](std::int64_t tokens) {
       if (tokens > 64) return;
-      ops_->at_copy = at_copy;
+      watch_copies(at_copy);
       begun.open();
       asked.pass();
     };
@@ -85,7 +69,7 @@ class DevicePreemptionTest : public DeviceSideTest {
     asked.open();
     EXPECT_TRUE(sink->wait().status.ok()) << sink->wait().status.to_string();
     const Status status = ended.get_future().get();
-    ops_->at_copy = nullptr;
+    ops_->at_allocation = nullptr;
     return status;
   }
   /// Embeds a text of 19 of 23 columns, for which a query must make way after its first piece.
@@ -115,7 +99,7 @@ class DevicePreemptionTest : public DeviceSideTest {
       prefill.token_ids = random_ids(rng_, 40);
       if (second) {
         prefill.on_progress = [&](std::int64_t) {
-          ops_->at_copy = at_copy;
+          watch_copies(at_copy);
           begun.open();
           asked.pass();
         };
@@ -131,7 +115,7 @@ class DevicePreemptionTest : public DeviceSideTest {
     const Status status = ended.get_future().get();
     for (auto& context : contexts) EXPECT_TRUE(context.get().ok());
     (void)blocker->wait();
-    ops_->at_copy = nullptr;
+    ops_->at_allocation = nullptr;
     return status;
   }
   /// Expects that a text of as many columns is embedded.
@@ -146,7 +130,7 @@ class DevicePreemptionTest : public DeviceSideTest {
   }
 
   const RandomModelFolder model_;
-  const std::shared_ptr<RefusingOps> ops_ = std::make_shared<RefusingOps>(
+  const std::shared_ptr<simt::RefusingOps> ops_ = std::make_shared<simt::RefusingOps>(
       simt::make_emulated_ops());
   std::mt19937 rng_{29};
 };
@@ -162,7 +146,7 @@ class TwoQueriesTest : public DevicePreemptionTest {
     Gate asked;
     older_->at_token = [&](int tokens) {
       if (tokens == 1) asked.pass();
-      if (tokens == 60) ops_->at_copy = std::move(at_copy);
+      if (tokens == 60) watch_copies(std::move(at_copy));
       return true;
     };
     EXPECT_TRUE(s.engine->query(question(s, 20, 100), older_).ok());
@@ -171,7 +155,7 @@ class TwoQueriesTest : public DevicePreemptionTest {
     EXPECT_TRUE(older_->wait().status.ok()) << older_->wait().status.to_string();
     EXPECT_EQ(older_->wait().ids.size(), 100u);
     (void)younger_->wait();
-    ops_->at_copy = nullptr;
+    ops_->at_allocation = nullptr;
   }
   /// Expects that the younger query ended early, saying why, and that the next one is answered.
   void expect_ended(DeviceSide& s) {

@@ -223,7 +223,7 @@ class ChosenPagesTest : public ::testing::Test {
       context.num_heads = kHeads;
       context.num_kv_heads = kKvHeads;
       context.head_dim = kDim;
-      EXPECT_TRUE(retriever->prepare(context, assembled).ok());
+      EXPECT_TRUE(prepare_whole(*retriever, context, assembled).ok());
       EXPECT_TRUE(query.reserve(compute->memory(), kHeads * kDim).ok());
       EXPECT_TRUE(out.reserve(compute->memory(), kHeads * kDim).ok());
     }
@@ -402,6 +402,23 @@ TEST_F(ChosenPagesTest, OfALayerThatHasLeftAreThoseOfOneThatStays) {
           << "the rows that this test placed; nothing is fetched";
     }
   }
+}
+
+/// ctkvr, which has no queries of the prompt here, leaves the layers to freekv where they are.
+TEST_F(ChosenPagesTest, OfARetrieverThatStandsInAreReadInPlace) {
+  const Options options = {{"decode_budget", "96"},
+                           {"decode_sink", "16"},
+                           {"decode_window", "32"},
+                           {"decode_dense_layers", "0"}};
+  const auto ops = simt::make_emulated_ops();
+  Decoding there("ctkvr", options, make_device_compute(ops), DType::kF32);
+  for (int n = 0; n < 3; ++n) (void)there.token(n);
+  const RetrieveStats stats = there.retriever->stats();
+  EXPECT_NE(stats.note.find("freekv decoded"), std::string::npos) << stats.note;
+  EXPECT_GT(stats.sparse_steps, 0);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer)
+    EXPECT_FALSE(there.cache.on_host(layer)) << layer;
+  EXPECT_EQ(ops->runs(OpCode::kGatherRows), 0);
 }
 
 /// The host fills the slots before the first step, and the device goes on from there.

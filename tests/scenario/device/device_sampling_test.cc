@@ -97,6 +97,50 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
   }
 }
 
+TEST(DeviceSamplingTest, FewRowsAndManyDrawTheSameTokensAlsoWithinRecordedSteps) {
+  // Few rows are shared by several blocks each, in scratch memory that grows; many are not. A GPU
+  // shares none of so few logits as most cases have.
+  const auto ops = simt::make_emulated_ops();
+  const bool emulated = ops->description() == "an emulated device";
+  const auto compute = make_device_compute(ops);
+  constexpr std::size_t kMost = 129, kVocab = 130, kLargeVocab = 16500;
+  std::mt19937 rng(8);
+  std::vector<std::vector<float>> rows;
+  std::vector<SampleRule> rules;
+  ComputeBuffer<float> logits(MemoryPlace::kPinned);
+  ComputeBuffer<std::int32_t> tokens;
+  ASSERT_TRUE(logits.reserve(compute->memory(), 3 * kLargeVocab).ok());
+  ASSERT_TRUE(tokens.reserve(compute->memory(), kMost).ok());
+  for (std::size_t i = 0; i < kMost; ++i) {
+    rules.push_back({i % 5 == 0 ? 0.0f : 0.9f, i % 3 == 0 ? 20 : 0, i % 2 == 0 ? 0.9f : 1.0f,
+                     i % 7 == 0 ? 0.05f : 0.0f, std::uniform_real_distribution<double>(0, 1)(rng)});
+  }
+  for (const auto& [count, vocab] : {std::pair{std::size_t{2}, kVocab}, std::pair{kMost, kVocab},
+                                     std::pair{std::size_t{3}, kLargeVocab}}) {
+    const std::span<const SampleRule> some = std::span<const SampleRule>(rules).first(count);
+    rows.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      rows.push_back(mixed_logits(vocab, rng));
+      std::copy(rows[i].begin(), rows[i].end(), logits.data() + i * vocab);
+    }
+    for (int step = 0; step < 3; ++step) {  // the later ones as a graph
+      SCOPED_TRACE(std::to_string(count) + " rows, step " + std::to_string(step));
+      compute->begin_step(static_cast<std::int64_t>(count));
+      ASSERT_TRUE(
+          compute->sample(logits.data(), static_cast<std::int64_t>(vocab), some, tokens.data())
+              .ok());
+      ASSERT_TRUE(compute->end_step().ok());
+      std::vector<std::int32_t> drawn(count);
+      ASSERT_TRUE(
+          compute->read_bytes(tokens.data(), static_cast<std::int64_t>(count * 4), drawn.data())
+              .ok());
+      for (std::size_t i = 0; i < count; ++i) expect_drawn(drawn[i], rows[i], rules[i], emulated);
+    }
+  }
+  EXPECT_GE(ops->recordings(), 3);
+  EXPECT_GE(ops->runs(OpCode::kStep), 3);
+}
+
 TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
   const auto compute = make_device_compute(simt::make_emulated_ops());
   constexpr float kInf = std::numeric_limits<float>::infinity(),
@@ -177,6 +221,7 @@ class DeviceSampledAnswerTest : public ::testing::Test {
     options.model_path = model_.path();
     options.working_cache_bytes = 32 << 20;
     options.num_threads = 1;
+    options.unseen_decode_ms = 1e9;  // steps take long here
     s.engine = std::move(*create_engine_from_parts(std::move(parts), options, *s.store));
     return s;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 
 #include "engine/answer/decode_batch.h"
@@ -15,6 +16,7 @@
 #include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 #include "tests/support/simt/emulated_ops.h"
+#include "tests/support/simt/refusing_ops.h"
 
 namespace quire {
 namespace {
@@ -47,10 +49,11 @@ class HostRetriever final : public Retriever {
 
 class DeviceStepsTest : public ::testing::Test {
  protected:
-  DeviceStepsTest() {
-    model_ = std::move(*make_random_model(config_,
-                                          {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16},
-                                          5, make_device_compute(ops_)));
+  DeviceStepsTest() { model_ = make_model(); }
+  std::unique_ptr<Model> make_model() {
+    return std::move(*make_random_model(config_,
+                                        {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16}, 5,
+                                        make_device_compute(refusing_)));
   }
 
   std::unique_ptr<WorkingCache> filled(std::int32_t n) {
@@ -105,6 +108,7 @@ class DeviceStepsTest : public ::testing::Test {
       tiny_config_json("\"num_hidden_layers\": 3, \"max_position_embeddings\": 512",
                        {"num_hidden_layers", "max_position_embeddings"})));
   const std::shared_ptr<simt::EmulatedOps> ops_ = simt::make_emulated_ops();
+  const std::shared_ptr<simt::RefusingOps> refusing_ = std::make_shared<simt::RefusingOps>(ops_);
   std::unique_ptr<Model> model_;
   std::unique_ptr<PagePool> pool_;
   ForwardWorkspace workspace_;
@@ -171,6 +175,167 @@ TEST_F(DeviceStepsTest, ASequenceWithoutRoomForItsTableFailsAlone) {
     EXPECT_EQ(rows[1].status.code(), Code::kResourceExhausted) << rows[1].status.to_string();
     for (std::int32_t layer = 0; layer < config_.num_layers; ++layer)
       EXPECT_EQ(fresh.num_rows(layer), 5);
+  }
+}
+
+/// The first sequence has two chunks of keys, the others one. Their partial results take memory
+/// that the rows of a step share.
+TEST_F(DeviceStepsTest, WhereMemoryIsShortSequencesStepInPartsAndOneThatFindsNoneFailsAlone) {
+  const std::int64_t chunk = std::int64_t{config_.num_heads} * (config_.head_dim + 1) *
+                             static_cast<std::int64_t>(sizeof(float));
+  const std::vector<std::int32_t> lengths = {300, 20, 33, 9};
+  std::vector<std::unique_ptr<WorkingCache>> caches;
+  std::vector<std::vector<float>> alone;
+  for (const std::int32_t n : lengths) {
+    caches.push_back(filled(n));
+    alone.push_back(step({caches.back().get()}, 3));
+    caches.back()->truncate_all(n);
+  }
+  const auto dense = std::move(*retrievers().make("dense"));
+  struct Variant {
+    std::set<std::int64_t> refused;  ///< chunks of a step's rows together
+    bool first_fails;
+  };
+  for (const auto& [refused, first_fails] :
+       {Variant{{8}, false}, Variant{{8, 4, 2}, true}, Variant{{}, false}}) {
+    SCOPED_TRACE(refused.size());
+    refusing_->at_allocation = [&](cuda::MemoryKind kind, std::int64_t bytes) {
+      const bool fits = kind == cuda::MemoryKind::kPinned || bytes % chunk != 0 ||
+                        !refused.contains(bytes / chunk);
+      return fits ? Status() : Status::exhausted("no memory for partial results");
+    };
+    std::vector<DecodeRow> rows(caches.size());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      rows[i] = {.token_id = 3,
+                 .position = lengths[i],
+                 .cache = caches[i].get(),
+                 .retriever = dense.get()};
+    const Status status = batch().step(rows);
+    refusing_->at_allocation = nullptr;
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      SCOPED_TRACE("row " + std::to_string(i));
+      if (i == 0 && first_fails) {
+        EXPECT_EQ(rows[i].status.code(), Code::kResourceExhausted) << rows[i].status.to_string();
+        EXPECT_EQ(caches[i]->num_rows(0), lengths[i]);
+        continue;
+      }
+      ASSERT_TRUE(rows[i].status.ok()) << rows[i].status.to_string();
+      EXPECT_EQ(caches[i]->num_rows(0), lengths[i] + 1);
+      ASSERT_EQ(rows[i].logits.size(), alone[i].size());
+      for (std::size_t v = 0; v < alone[i].size(); ++v)
+        ASSERT_NEAR(rows[i].logits[v], alone[i][v], 5e-3);
+      caches[i]->truncate_all(lengths[i]);
+    }
+  }
+}
+
+/// Greedy steps of these sequences, `ahead` behind each before the host looks.
+class DeviceStepsAheadTest : public DeviceStepsTest {
+ protected:
+  static constexpr SampleRule kGreedy{};
+  struct Sequence {
+    std::unique_ptr<WorkingCache> cache;
+    std::vector<std::int32_t> tokens;
+  };
+  std::vector<Sequence> sequences(std::initializer_list<std::int32_t> lengths) {
+    std::vector<Sequence> out;
+    for (const std::int32_t n : lengths) out.push_back({filled(n), {3 + n % 31}});
+    return out;
+  }
+  /// Runs a step of those that have fewer than `wanted` tokens, with at most `ahead` behind it.
+  void step(std::vector<Sequence>& sequences, std::size_t wanted, std::size_t ahead) {
+    const std::vector<SampleRule> rules(ahead, kGreedy);
+    std::vector<DecodeRow> rows;
+    std::vector<Sequence*> members;
+    for (Sequence& s : sequences) {
+      if (s.tokens.size() >= wanted) continue;
+      members.push_back(&s);
+      const std::size_t most = std::min(ahead, wanted - s.tokens.size() - 1);
+      rows.push_back({.token_id = s.tokens.back(),
+                      .position = static_cast<std::int32_t>(s.cache->num_rows(0)),
+                      .cache = s.cache.get(),
+                      .retriever = dense_.get(),
+                      .rule = kGreedy,
+                      .ahead = std::span(rules).first(most)});
+    }
+    const Status status = batch().step(rows);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      Sequence& s = *members[i];
+      const auto before = static_cast<std::int64_t>(rows[i].position);
+      if (rows[i].status.ok()) {
+        s.tokens.push_back(rows[i].drawn);
+        s.tokens.insert(s.tokens.end(), rows[i].drawn_ahead.begin(), rows[i].drawn_ahead.end());
+      }
+      followed_ += rows[i].drawn_ahead.size();
+      failed_ += rows[i].status.ok() ? 0 : 1;
+      // Every token has a row but the last.
+      EXPECT_EQ(
+          s.cache->num_rows(0),
+          before + (rows[i].status.ok() ? 1 + static_cast<std::int64_t>(rows[i].drawn_ahead.size())
+                                        : 0));
+    }
+  }
+  std::size_t followed_ = 0, failed_ = 0;
+  std::unique_ptr<Retriever> dense_ = std::move(*retrievers().make("dense"));
+};
+
+TEST_F(DeviceStepsAheadTest, TokensAreThoseOfSingleStepsAndTheHostWaitsOnceForSeveral) {
+  std::vector<Sequence> one = sequences({5, 251}), several = sequences({5, 251});
+  for (int i = 0; i < 20; ++i) step(one, 21, 0);
+  EXPECT_EQ(followed_, 0u);
+  const std::int64_t graphs = ops_->runs(OpCode::kStep);
+  for (int i = 0; i < 5; ++i) {
+    const std::int64_t waits = ops_->waits();
+    step(several, 21, 3);
+    const std::int64_t waited = ops_->waits() - waits;
+    EXPECT_LE(waited, i == 0 ? 8 : 1) << "the first step makes the buffers; step " << i;
+  }
+  EXPECT_EQ(followed_, 2u * 5 * 3);
+  // The second sequence passes the border of a chunk of keys in these steps.
+  EXPECT_GE(ops_->runs(OpCode::kStep) - graphs, 8) << "of 20 steps";
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(several[i].tokens, one[i].tokens) << i;
+}
+
+/// Pages and tables grow within these steps, and each allocation fails once.
+TEST_F(DeviceStepsAheadTest, WhereAStepFindsNoMemoryThoseBeforeItCount) {
+  std::vector<Sequence> one = sequences({30, 13});
+  for (int i = 0; i < 8; ++i) step(one, 9, 0);
+  std::int64_t failures = 0;
+  for (std::int64_t failing = 0; failing < 5; ++failing) {
+    SCOPED_TRACE(failing);
+    std::vector<Sequence> several = sequences({30, 13});
+    std::int64_t left = failing;
+    refusing_->at_allocation = [&](cuda::MemoryKind kind, std::int64_t) {
+      if (kind == cuda::MemoryKind::kPinned || left-- != 0) return Status();
+      ++failures;
+      return Status::exhausted("no memory");
+    };
+    const auto done = [&] {
+      return std::ranges::all_of(several, [](const Sequence& s) { return s.tokens.size() == 9; });
+    };
+    for (int i = 0; i < 20 && !done(); ++i) step(several, 9, 3);
+    refusing_->at_allocation = nullptr;
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(several[i].tokens, one[i].tokens) << i;
+  }
+  EXPECT_GT(failures, 0);
+}
+
+TEST_F(DeviceStepsAheadTest, NothingFollowsWhereTheHostHasToLook) {
+  const auto cache = filled(9);
+  const std::vector<SampleRule> rules(3, kGreedy);
+  HostRetriever by_host;
+  for (const bool host : {true, false}) {
+    DecodeRow row{.token_id = 3,
+                  .position = static_cast<std::int32_t>(cache->num_rows(0)),
+                  .cache = cache.get(),
+                  .retriever = host ? &by_host : dense_.get(),
+                  .ahead = rules};
+    if (host) row.rule = kGreedy;  // else the logits are wanted
+    ASSERT_TRUE(batch().step(std::span(&row, 1)).ok());
+    EXPECT_TRUE(row.drawn_ahead.empty());
+    EXPECT_EQ(row.logits.empty(), host);
   }
 }
 
@@ -412,6 +577,51 @@ TEST_F(DeviceChoosingStepsTest, ASequenceWithoutRoomForItsChoicesFailsAlone) {
     EXPECT_EQ(together[1].cache->num_rows(0), 120);
     expect_as_alone(got[0], step_all(std::span(&first, 1), 3 + i)[0], "the first ");
     expect_as_alone(got[2], step_all(std::span(&last, 1), 3 + i)[0], "the last ");
+  }
+}
+
+/// Whichever allocation of the first step fails (a third of them is tried), sequences go on as they
+/// would have: what they share is asked for again in parts, and what belongs to one concerns that
+/// one.
+TEST_F(DeviceChoosingStepsTest, AnAllocationThatFailsOnceFailsOneSequenceAtMost) {
+  const std::vector<std::int32_t> lengths = {83, 70};
+  const Options leaving = {{"decode_resident", "none"}};
+  constexpr std::int32_t kSteps = 2;
+  std::vector<std::vector<Stepped>> alone;  // by sequence and step
+  for (const std::int32_t n : lengths) {
+    const Sequence one = sequence("freekv", n, leaving);
+    alone.emplace_back();
+    for (std::int32_t i = 0; i < kSteps; ++i)
+      alone.back().push_back(step_all(std::span(&one, 1), 3 + i)[0]);
+  }
+  std::int64_t allocations = 1;
+  for (std::int64_t nth = 0; nth < allocations; nth += 3) {
+    SCOPED_TRACE("allocation " + std::to_string(nth));
+    // What sequences share is allocated anew.
+    batch_.reset();
+    pool_.reset();
+    model_ = make_model();
+    DevicePool slots(0, model_->compute().memory());
+    std::vector<Sequence> together;
+    for (const std::int32_t n : lengths) together.push_back(sequence("freekv", n, leaving, &slots));
+    allocations = 0;
+    refusing_->at_allocation = [&](cuda::MemoryKind, std::int64_t) {
+      return allocations++ == nth ? Status::exhausted("this one fails") : Status();
+    };
+    std::set<std::size_t> failed;
+    for (std::int32_t i = 0; i < kSteps; ++i) {
+      const std::vector<Stepped> got = step_all(together, 3 + i);
+      refusing_->at_allocation = nullptr;
+      for (std::size_t s = 0; s < got.size(); ++s) {
+        if (!got[s].status.ok()) failed.insert(s);
+        if (failed.contains(s)) continue;
+        expect_as_alone(got[s], alone[s][static_cast<std::size_t>(i)],
+                        "step " + std::to_string(i) + " ");
+      }
+    }
+    EXPECT_LE(failed.size(), 1U);
+    // Slots are filled ahead for the next step, and nothing may be released before that is done.
+    EXPECT_TRUE(model_->compute().synchronize().ok());
   }
 }
 

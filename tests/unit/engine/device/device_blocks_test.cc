@@ -6,6 +6,8 @@
 #include <random>
 
 #include "engine/device/device_compute.h"
+#include "kernels/cuda/runtime/memory_pool.h"
+#include "tests/support/compressed_folders.h"
 #include "tests/support/gguf_models.h"
 #include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
@@ -99,13 +101,13 @@ class DeviceBlocksTest : public ::testing::Test {
   /// Returns the errors of a prompt, a decode step and a question against `truth`.
   static std::vector<double> errors(Runner& run, Runner& truth) {
     std::mt19937 rng(3);
-    std::vector<std::int32_t> ids(45);
+    std::vector<std::int32_t> ids(78);
     for (auto& id : ids) id = static_cast<std::int32_t>(rng() % 40);
     std::vector<double> out;
     std::size_t at = 0;
     run.clear();
     truth.clear();
-    for (const std::size_t chunk : {std::size_t{37}, std::size_t{1}, std::size_t{7}}) {
+    for (const std::size_t chunk : {std::size_t{70}, std::size_t{1}, std::size_t{7}}) {
       const std::span<const std::int32_t> part = std::span(ids).subspan(at, chunk);
       const auto rows = static_cast<std::int64_t>(chunk);
       out.push_back(relative_frobenius(run.append(part, rows), truth.append(part, rows)));
@@ -138,19 +140,66 @@ TEST_F(DeviceBlocksTest, BlocksErrAsLittleAsOnTheCpu) {
     SCOPED_TRACE(std::string(block_type_name(f.type)) + ", V " +
                  std::string(block_type_name(f.of_v)));
     write(f.hidden, f.type, f.of_v);
-    const std::int64_t products = ops_->runs(OpCode::kGroupedGemv);
+    const std::int64_t of_one = ops_->runs(OpCode::kGroupedGemv),
+                       of_few = ops_->runs(OpCode::kGroupedProduct);
     Runner truth(load(file(), WeightFormat::kF32, nullptr));
     Runner cpu(load(file(), WeightFormat::kW4, nullptr));
     Runner run(load(file(), WeightFormat::kW4, device()));
     const std::vector<double> of_device = errors(run, truth);
     expect_as_good(of_device, errors(cpu, truth));
     EXPECT_LE(*std::ranges::max_element(of_device), 3e-2);
-    // Two passes have few rows. Q and K are one matrix, and V is a separate one if its type
-    // differs.
+    // Two passes have few rows, one of them a single one. Q and K are one matrix, and V is a
+    // separate one if its type differs.
     const std::int64_t matrices = f.type == f.of_v ? 4 : 5;
-    EXPECT_EQ(ops_->runs(OpCode::kGroupedGemv) - products, 2 * (2 * matrices + 1));
+    EXPECT_EQ(ops_->runs(OpCode::kGroupedGemv) - of_one, 2 * matrices + 1);
+    // Logits of the first pass come in two pieces, which have few rows, too.
+    EXPECT_EQ(ops_->runs(OpCode::kGroupedProduct) - of_few, 2 * matrices + 1 + 2);
   }
   EXPECT_GT(ops_->runs(OpCode::kGroupedExpand), 0);
+}
+
+/// Floats of eight bits keep their fraction on a device, where a CPU rounds them to whole numbers.
+TEST_F(DeviceBlocksTest, FloatsOfEightBitsStayAsTheyAre) {
+  write_compressed_folders(dir_.path() / "f8", folder(), kCompressedKinds[0]);
+  Runner truth(load(folder(), WeightFormat::kF32, nullptr));
+  Runner run(load(dir_.path() / "f8", WeightFormat::kW4, device()));
+  const std::int64_t products = ops_->runs(OpCode::kGroupedProduct);
+  const std::vector<double> of_device = errors(run, truth);
+  EXPECT_LE(*std::ranges::max_element(of_device), 1.5e-2);
+  EXPECT_GT(ops_->runs(OpCode::kGroupedProduct), products);
+  const CompressedMatrix m("m", 5, 96, kCompressedKinds[2], 1);
+  std::vector<std::byte> blocks;
+  for (std::size_t i = 0; i < m.numbers.size(); i += 32) {
+    const auto* scale = reinterpret_cast<const std::byte*>(&m.scales[i / 96]);
+    blocks.insert(blocks.end(), scale, scale + 4);
+    const auto* numbers = reinterpret_cast<const std::byte*>(m.numbers.data() + i);
+    blocks.insert(blocks.end(), numbers, numbers + 32);
+  }
+  const WeightPart part{blocks.data(), 5, BlockType::kF8_E4M3};
+  const auto matrix = device()->pack({&part, 1}, 96, DType::kF32, WeightFormat::kW4);
+  ASSERT_TRUE(matrix.ok()) << matrix.status().to_string();
+  EXPECT_EQ((*matrix)->bytes(), 5 * (128 + 8));
+}
+
+/// Weights that stay in eight bits count as such, though the format is that of four.
+TEST_F(DeviceBlocksTest, AModelThatDoesNotFitIsRefusedBeforeItIsRead) {
+  write(256, BlockType::kQ8_0, BlockType::kQ8_0);
+  write_compressed_folders(dir_.path() / "f8", dir_.path() / "values", kCompressedKinds[0]);
+  for (const fs::path& path : {file(), dir_.path() / "f8"}) {
+    const auto fits_in = [&](double bytes_per_weight) {
+      const ModelConfig c = path == file() ? *parse_model_config(config_json(256))
+                                           : *load_model_config(path);
+      const double table = static_cast<double>(c.max_position_embeddings) * c.rope.rotary_dim * 4;
+      const double rows = static_cast<double>(c.hidden_size) * static_cast<double>(c.vocab_size);
+      return static_cast<std::int64_t>(static_cast<double>(c.num_parameters()) * bytes_per_weight +
+                                       table + (path == file() ? 2 * rows : 0));
+    };
+    const std::int64_t reserved = cuda::reserved_bytes({});
+    const auto ops = simt::make_emulated_ops({.memory_bytes = reserved + fits_in(0.9)});
+    const auto model = load_model(path, {.weights = WeightFormat::kW4}, make_device_compute(ops));
+    EXPECT_EQ(model.code(), Code::kResourceExhausted) << path;
+    EXPECT_EQ(model.status().message().rfind("the model needs", 0), 0u) << model.status().message();
+  }
 }
 
 TEST_F(DeviceBlocksTest, OtherFormatsMultiplyWhatBlocksExpandTo) {

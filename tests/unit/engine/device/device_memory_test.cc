@@ -2,16 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "engine/cache/working_cache.h"
 #include "engine/device/fetch_stream.h"
+#include "engine/device/stored_rows_feed.h"
 #include "tests/support/simt/emulated_ops.h"
+#include "tests/support/simt/refusing_ops.h"
 
 namespace quire {
 namespace {
@@ -155,6 +159,147 @@ TEST(FetchStreamTest, WhatWasFetchedBeforeAStepThatFailsArrives) {
   EXPECT_EQ(got, values);
   EXPECT_EQ(memory->end_step().code(), Code::kInvalidArgument);
 }
+
+/// Fetches several times what a kernel made of bytes that were uploaded in bulk, and returns
+/// whether each fetch got its own; without the events of the fetches that `lane` waits for, if one
+/// is given.
+bool fetches_are_right(simt::Copies copies, std::optional<cuda::Lane> lane) {
+  const auto ops = std::make_shared<simt::RefusingOps>(simt::make_emulated_ops({.copies = copies}));
+  const auto memory = std::make_shared<DeviceMemory>(ops);
+  FetchStream fetch(memory);
+  constexpr std::int64_t kCount = 16, kBytes = kCount * sizeof(float), kFetches = 7;
+  DeviceBuffer stored(memory, cuda::MemoryKind::kPinned), bulk(memory, cuda::MemoryKind::kDevice);
+  const DeviceEvent uploaded(memory), used(memory);
+  ops->leaves_out = [lane, own = uploaded.number()](cuda::OpCode code, const void* args) {
+    if (code != cuda::OpCode::kHold) return false;
+    const auto& hold = *static_cast<const cuda::HoldArgs*>(args);
+    return hold.lane == lane && hold.event != own;
+  };
+  EXPECT_TRUE(stored.reserve(kFetches * kBytes).ok() && bulk.reserve(kBytes).ok());
+  auto* const values = reinterpret_cast<float*>(stored.data());
+  std::iota(values, values + kFetches * kCount, 0.0f);
+  bool right = true;
+  std::int64_t delivered = 0;
+  for (std::int64_t n = 0; n < kFetches; ++n) {
+    const auto place = fetch.place(kBytes);
+    EXPECT_TRUE(place.ok());
+    const auto run = [&](const auto& args) { EXPECT_TRUE(memory->run(args).ok()); };
+    run(cuda::HoldArgs{used.number(), cuda::Lane::kCopies});
+    run(cuda::CopyAsyncArgs{bulk.data(), values + n * kCount, kBytes, cuda::Lane::kCopies});
+    run(cuda::RecordEventArgs{uploaded.number(), cuda::Lane::kCopies});
+    run(cuda::HoldArgs{uploaded.number(), cuda::Lane::kCompute});
+    run(cuda::CopyArgs{*place, bulk.data(), kBytes});
+    run(cuda::RecordEventArgs{used.number(), cuda::Lane::kCompute});
+    run(cuda::AddBiasArgs{reinterpret_cast<float*>(*place), values, 1, kCount, kCount});
+    const auto then = [&, n](const std::byte* from) {
+      const auto* const got = reinterpret_cast<const float*>(from);
+      for (std::int64_t i = 0; i < kCount; ++i)
+        right = right && got[i] == static_cast<float>(n * kCount + 2 * i);
+      ++delivered;
+    };
+    EXPECT_TRUE(fetch.fetch(kBytes, then).ok());
+  }
+  EXPECT_TRUE(fetch.deliver().ok());
+  EXPECT_EQ(delivered, kFetches);
+  return right;
+}
+
+/// Whichever stream runs ahead, a download comes after what wrote its buffer and before what writes
+/// that next. The emulated device would show that one of the events is missing.
+TEST(FetchStreamTest, EveryFetchHasItsOwnBytesHoweverStreamsRun) {
+  using simt::Copies;
+  EXPECT_TRUE(fetches_are_right(Copies::kEarly, {}));
+  EXPECT_TRUE(fetches_are_right(Copies::kLate, {}));
+#ifndef QUIRE_ON_HARDWARE  // there it would be luck
+  EXPECT_FALSE(fetches_are_right(Copies::kEarly, cuda::Lane::kDownloads)) << "before it is written";
+  EXPECT_FALSE(fetches_are_right(Copies::kLate, cuda::Lane::kCompute)) << "overwritten before";
+#endif
+}
+
+/// What is fetched does not wait behind rows that are uploaded.
+TEST(FetchStreamTest, DownloadsHaveAStreamOfTheirOwn) {
+  const auto ops = std::make_shared<simt::RefusingOps>(simt::make_emulated_ops());
+  std::vector<cuda::Lane> lanes;
+  ops->leaves_out = [&lanes](cuda::OpCode code, const void* args) {
+    if (code == cuda::OpCode::kCopyAsync)
+      lanes.push_back(static_cast<const cuda::CopyAsyncArgs*>(args)->lane);
+    return false;
+  };
+  const auto memory = std::make_shared<DeviceMemory>(ops);
+  FetchStream fetch(memory);
+  StoredRowsFeed feed(memory);
+  const std::vector<float> row(16, 1.0f);
+  const RawKvView stored{row.data(), 1, DType::kF32, 64, 32, 32};
+  ASSERT_TRUE(feed.upload(std::span(&stored, 1), 1, 8).ok() && feed.placed().ok());
+  ASSERT_TRUE(fetch.place(64).ok());
+  ASSERT_TRUE(fetch.fetch(64, [](const std::byte*) {}).ok());
+  ASSERT_TRUE(fetch.deliver().ok());
+  EXPECT_EQ(lanes, (std::vector{cuda::Lane::kCopies, cuda::Lane::kDownloads}));
+}
+
+#ifndef QUIRE_ON_HARDWARE
+/// The two orders put each of two streams once before the other, also where neither computes.
+TEST(EmulatedOpsTest, ADownloadOfWhatWasUploadedBesideNeedsAnEvent) {
+  for (const simt::Copies copies : {simt::Copies::kEarly, simt::Copies::kLate}) {
+    for (const bool waits : {false, true}) {
+      const auto memory = std::make_shared<DeviceMemory>(
+          simt::make_emulated_ops({.copies = copies}));
+      DeviceBuffer pinned(memory, cuda::MemoryKind::kPinned),
+          device(memory, cuda::MemoryKind::kDevice);
+      const DeviceEvent uploaded(memory), fetched(memory);
+      ASSERT_TRUE(pinned.reserve(192).ok() && device.reserve(64).ok());
+      std::byte* const bytes = pinned.data();
+      std::fill_n(bytes, 192, std::byte{1});
+      const auto run = [&](const auto& args) { EXPECT_TRUE(memory->run(args).ok()); };
+      run(cuda::CopyAsyncArgs{device.data(), bytes, 64, cuda::Lane::kCopies});
+      run(cuda::RecordEventArgs{uploaded.number(), cuda::Lane::kCopies});
+      if (waits) run(cuda::HoldArgs{uploaded.number(), cuda::Lane::kDownloads});
+      run(cuda::CopyAsyncArgs{bytes + 64, device.data(), 64, cuda::Lane::kDownloads});
+      run(cuda::RecordEventArgs{fetched.number(), cuda::Lane::kDownloads});
+      bytes[128] = std::byte{2};  // is uploaded to the same place
+      if (waits) run(cuda::HoldArgs{fetched.number(), cuda::Lane::kCopies});
+      run(cuda::CopyAsyncArgs{device.data(), bytes + 128, 64, cuda::Lane::kCopies});
+      ASSERT_TRUE(memory->synchronize().ok());
+      EXPECT_EQ(bytes[64] == std::byte{1}, waits);
+    }
+  }
+}
+
+/// A graph is of the computing stream. What it has others do begins after an event of it, and it
+/// waits for all of that, whichever way.
+TEST(EmulatedOpsTest, ARecordingHoldsWorkOfAllStreamsThatItWaitsFor) {
+  const auto ops = simt::make_emulated_ops();
+  const auto memory = std::make_shared<DeviceMemory>(ops);
+  DeviceBuffer a(memory, cuda::MemoryKind::kDevice), b(memory, cuda::MemoryKind::kDevice);
+  ASSERT_TRUE(a.reserve(64).ok() && b.reserve(64).ok());
+  using cuda::HoldArgs, cuda::Lane, cuda::OpCode, cuda::RecordEventArgs;
+  const cuda::CopyAsyncArgs upload{a.data(), b.data(), 64, Lane::kCopies},
+      download{b.data(), a.data(), 64, Lane::kDownloads};
+  const RecordEventArgs begun{0, Lane::kCompute}, uploaded{1, Lane::kCopies},
+      fetched{2, Lane::kDownloads};
+  const HoldArgs after_begin{0, Lane::kCopies}, after_upload{1, Lane::kDownloads},
+      after_fetch{2, Lane::kCompute};
+  const auto op = [](const auto& args) {
+    return cuda::StepOp{cuda::op_code(&args), &args, static_cast<std::int64_t>(sizeof args)};
+  };
+  const std::vector<cuda::StepOp> whole = {op(begun),    op(after_begin),  op(upload),
+                                           op(uploaded), op(after_upload), op(download),
+                                           op(fetched),  op(after_fetch)};
+  std::uint64_t version = 0;
+  const auto recorded = [&](const std::vector<cuda::StepOp>& list) {
+    const Status status = ops->run(
+        cuda::StepArgs{1, ++version, list.data(), static_cast<std::int64_t>(list.size())});
+    EXPECT_TRUE(ops->synchronize().ok());
+    return status.ok();
+  };
+  EXPECT_TRUE(recorded(whole)) << "the download's event covers the upload";
+  for (const std::size_t left_out : {0, 1, 3, 4, 6, 7}) {
+    std::vector<cuda::StepOp> list = whole;
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(left_out));
+    EXPECT_FALSE(recorded(list)) << left_out;
+  }
+}
+#endif
 
 /// Only the caller hears of what it throws, so the others must be able to ask.
 TEST(FetchStreamTest, ACallbackThatThrowsLosesWhatOthersFetchedAndIsCounted) {

@@ -93,9 +93,9 @@ TEST_F(DeviceModelTest, LogitsOfEveryFamilyAgreeWithTheCpu) {
                    std::string(dtype_name(numerics.kv)));
       Runner cpu(model_of(family.config, numerics, nullptr)),
           device(on_device(family.config, numerics));
-      const auto ids = random_ids(45, 3);
+      const auto ids = random_ids(78, 3);
       // Order: a prompt, a decode step, a question.
-      for (const std::size_t chunk : {std::size_t{37}, std::size_t{1}, std::size_t{7}}) {
+      for (const std::size_t chunk : {std::size_t{70}, std::size_t{1}, std::size_t{7}}) {
         const std::span<const std::int32_t> part = std::span(ids).subspan(
             static_cast<std::size_t>(cpu.size()), chunk);
         const auto rows = static_cast<std::int64_t>(chunk);
@@ -107,8 +107,8 @@ TEST_F(DeviceModelTest, LogitsOfEveryFamilyAgreeWithTheCpu) {
   }
 }
 
-/// The device reads int8 weights in f32 for few rows and expands them to bf16 for many. The CPU
-/// rounds both, so all are compared with f32 weights.
+/// The device multiplies int8 weights in f32 with few rows, on tensor cores with some, and expands
+/// them to bf16 for many. The CPU rounds both, so all are compared with f32 weights.
 TEST_F(DeviceModelTest, Int8WeightsErrAsLittleAsOnTheCpu) {
   const std::string config = tiny_config_json("\"hidden_size\": 64, \"intermediate_size\": 128",
                                               {"hidden_size", "intermediate_size"});
@@ -117,8 +117,8 @@ TEST_F(DeviceModelTest, Int8WeightsErrAsLittleAsOnTheCpu) {
     const Numerics numerics{format, DType::kF16, 0};
     Runner truth(model_of(config, kNumerics[0], nullptr)), cpu(model_of(config, numerics, nullptr)),
         device(on_device(config, numerics));
-    const auto ids = random_ids(45, 3);
-    for (const std::size_t chunk : {std::size_t{37}, std::size_t{1}, std::size_t{7}}) {
+    const auto ids = random_ids(78, 3);
+    for (const std::size_t chunk : {std::size_t{70}, std::size_t{1}, std::size_t{7}}) {
       const std::span<const std::int32_t> part = std::span(ids).subspan(
           static_cast<std::size_t>(cpu.size()), chunk);
       const auto rows = static_cast<std::int64_t>(chunk);
@@ -130,6 +130,7 @@ TEST_F(DeviceModelTest, Int8WeightsErrAsLittleAsOnTheCpu) {
     }
   }
   EXPECT_GT(ops_->runs(OpCode::kInt8Gemv), 0);
+  EXPECT_GT(ops_->runs(OpCode::kInt8Product), 0);
   EXPECT_GT(ops_->runs(OpCode::kInt8Expand), 0);
 }
 
@@ -144,6 +145,15 @@ TEST_F(DeviceModelTest, APassWithoutHooksWaitsOnceAndComputesInKernels) {
   EXPECT_EQ(ops_->waits() - waits, 1);
   EXPECT_EQ(ops_->runs(OpCode::kMatmul) - products, 5 * 4 + 1);
   EXPECT_EQ(ops_->runs(OpCode::kRmsNorm) - norms, 5 * 2 + 1);
+}
+
+/// Norms and activations write what products read; attention writes f32, which is rounded for one.
+TEST_F(DeviceModelTest, OnlyAttentionIsRoundedByAConversion) {
+  const std::string config = tiny_config_json("\"num_hidden_layers\": 5", {"num_hidden_layers"});
+  Runner run(on_device(config, {WeightFormat::kBF16, DType::kBF16, 0}));
+  const std::int64_t before = ops_->runs(OpCode::kConvert);
+  (void)run.append(random_ids(40, 1), 1);
+  EXPECT_EQ(ops_->runs(OpCode::kConvert) - before, 5);
 }
 
 /// Records what a pass shows, and changes which rows are written and which go on.

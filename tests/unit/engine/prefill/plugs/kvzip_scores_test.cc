@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/record/kvzip_scores.h"
+#include "engine/schedule/prefill_task.h"
 #include "tests/support/harness/ingest_harness.h"
 
 namespace quire::testing {
@@ -110,6 +111,42 @@ TEST(KvzipScores, AreLeftOutWithoutRoomInTheWindow) {
   const auto kv = ingest.run(window - 3 - 63);
   ASSERT_TRUE(kv != nullptr);
   EXPECT_EQ(kv->records.count(kKvzipScoresIndex), 0u);
+}
+
+TEST(KvzipScores, TakeNoMoreRowsThanTheySay) {
+  Ingest ingest(nullptr, 2, DType::kF32);
+  const auto before = static_cast<std::int64_t>(ingest.core.facts.ingest_prefix.size());
+  EXPECT_EQ(rows_behind(ingest.core, 75, before), 0) << "not asked for";
+  ingest.core.more_records = {"kvzip_scores"};
+  const std::int64_t window = ingest.model->rope().max_positions();
+  EXPECT_EQ(rows_behind(ingest.core, window - before - 63, before), 0);
+  EXPECT_EQ(rows_behind(ingest.core, window - before - 64, before), 64);
+  const std::int64_t rows = before + 75 + rows_behind(ingest.core, 75, before);
+  ASSERT_EQ(rows, before + 150);
+  const std::vector<std::int32_t> ids = Ingest::tokens(75);
+  ContextPrefill prefill(ingest.core, {ids, {}});
+  while (!prefill.done()) ASSERT_TRUE(prefill.step().ok());
+  EXPECT_EQ(prefill.cache().most_bytes(),
+            (rows + kPageTokens - 1) / kPageTokens * ingest.pool->format().page_bytes() * 2);
+}
+
+TEST(KvzipScores, AreReservedForWhereTheyFit) {
+  Ingest ingest(nullptr, 2, DType::kF32);
+  const std::int64_t page_bytes = ingest.pool->format().page_bytes() * 2;
+  const auto reserved = [&](std::int64_t budget_pages) {
+    PagePool pool(ingest.pool->format(), budget_pages * page_bytes);
+    QueryResources core;
+    core.facts = ingest.core.facts;
+    core.model = ingest.model.get();
+    core.more_records = {"kvzip_scores"};
+    core.pool = &pool;
+    PrefillRequest request;
+    request.token_ids = Ingest::tokens(75);
+    return PrefillTask(core, {}, std::move(request), {}).working_bytes() / page_bytes;
+  };
+  EXPECT_EQ(reserved(0), 10) << "three rows before 75, and these once more";
+  EXPECT_EQ(reserved(10), 10);
+  EXPECT_EQ(reserved(9), 5) << "without the record";
 }
 
 TEST(KvzipScores, ACacheWithoutRoomCostsTheRecordAlone) {

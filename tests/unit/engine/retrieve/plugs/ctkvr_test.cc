@@ -530,12 +530,30 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
     context.num_layers = context.num_heads = context.num_kv_heads = 1;
     context.head_dim = kNarrow;
     const auto retriever = std::move(*retrievers().make("ctkvr", options));
-    const Status s = retriever->prepare(context, assembled);
+    const Status s = prepare_whole(*retriever, context, assembled);
     EXPECT_EQ(s.ok(), centroids == 400) << s.to_string();
     if (centroids == 400) continue;
     EXPECT_EQ(s.field(), "cache.options.decode_centroids");
     EXPECT_NE(s.message().find("ask for fewer"), std::string::npos) << s.message();
   }
+}
+
+/// Other requests get their turns between the layers.
+TEST(Ctkvr, IndexesALayerAtATime) {
+  RowDecoding whole("ctkvr", indexed()), parts("dense", {});
+  parts.retriever = std::move(*retrievers().make("ctkvr", PlugOptions(indexed())));
+  ASSERT_TRUE(parts.prepare(0, /*whole=*/false).ok());
+  parts.queries.reset();
+  auto& pieces = *capability<PreparesInPieces>(*parts.retriever);
+  for (std::int32_t layer = 0; layer < RowSequence::kLayers; ++layer) {
+    ASSERT_FALSE(pieces.prepared()) << layer;
+    EXPECT_EQ(ctkvr(parts).index_of(layer), nullptr) << layer;
+    ASSERT_TRUE(pieces.prepare_more().ok()) << layer;
+    EXPECT_NE(ctkvr(parts).index_of(layer), nullptr) << layer;
+  }
+  ASSERT_TRUE(pieces.prepared());
+  for (int n = 0; n < 5; ++n) EXPECT_EQ(parts.token(), whole.token()) << "token " << n;
+  EXPECT_EQ(parts.retriever->stats().device_bytes, whole.retriever->stats().device_bytes);
 }
 
 TEST(Ctkvr, SaysWhichQueriesItWants) {
