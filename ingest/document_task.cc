@@ -62,13 +62,8 @@ void DocumentTask::guarded(const std::function<void()>& step) {
              {"document_id", work_.item.view.id},
              {"error", failure.to_string()}});
   if (ended_) return;
-  {
-    const std::lock_guard lock(mu_);
-    if (failure_.ok()) failure_ = failure;
-    if (outstanding_ > 0) return;  // the last prefill ends the document
-    prefilled_ = true;
-  }
-  chunks_ = {};  // makes room
+  if (!prefills_.fail(failure)) return;  // the last prefill ends the document
+  chunks_ = {};                          // makes room
   const ItemError error = to_item_error(failure, path(""));
   const Status failed = caught([&] {
     if (committing_) return fail(error, /*keep_document=*/false);
@@ -109,7 +104,7 @@ void DocumentTask::begin_ingest() {
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
   if (const Status s = check_quota(); !s.ok())
-    return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
+    return fail(ItemError{"cache_full", s.message(), path("")}, /*keep_document=*/false);
   see_related(text_.text, chunking_, &DocumentTask::ingest_behind_related);
 }
 
@@ -133,7 +128,7 @@ void DocumentTask::ingest_behind_related() {
   if (const Status s = ask_for_pin(num_tokens); !s.ok())
     return fail(ItemError{"cache_full", s.message(), "pinned"}, /*keep_document=*/false);
   if (work_.settings->kv == KvPolicy::kEager)
-    for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
+    for (std::size_t i = 0; i < chunks_.size(); ++i) prefills_.add(i);
   prefill_all();
 }
 
@@ -405,7 +400,7 @@ void DocumentTask::begin_warm() {
 
 void DocumentTask::warm_behind_related() {
   std::string().swap(warm_text_);
-  for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
+  for (std::size_t i = 0; i < chunks_.size(); ++i) prefills_.add(i);
   prefill_all();
 }
 
@@ -420,7 +415,7 @@ void DocumentTask::find_missing() {
     if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
       skipped_tokens_ += c.num_tokens;
     } else if (work_.type == JobType::kWarm || work_.settings->kv == KvPolicy::kEager) {
-      todo_.push_back({chunks_.size() - 1});
+      prefills_.add(chunks_.size() - 1);
     }
   }
   prefill_all();
@@ -434,8 +429,7 @@ Status DocumentTask::check_quota() {
   const auto per_token = bytes_per_token(context_.engine.info());
   std::uint64_t replaced = 0, wanted = text_.text.size();
   if (existing_) replaced = existing_->text_bytes + existing_->num_tokens * per_token;
-  if (work_.settings->kv != KvPolicy::kTextOnly)
-    for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
+  for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
   while (true) {
     // It is read before the store, so a document whose commit comes in between counts twice for a
     // moment. Otherwise it might not count at all.
@@ -478,94 +472,38 @@ void DocumentTask::prefill_all() {
   for (const Chunk& c : chunks_) total += c.token_ids.size();
   context_.table.set_tokens_total(work_, total);
   tokens_done_ = static_cast<std::int64_t>(skipped_tokens_);
-  if (todo_.empty()) return after_prefill();
+  if (prefills_.empty()) return prefilled();
   context_.table.set_status(work_, DocumentStatus::kPrefilling);
-  launch();
-}
-
-/// Submits as many chunks to the engine as this document may have in flight. It continues with
-/// after_prefill() after the last one.
-void DocumentTask::launch() {
   // With two, the next chunk waits when one ends, and goes on from its rows.
-  const auto window = to_size(
-      std::max(2, context_.options.max_prefills_in_flight /
-                      std::max(1, context_.options.max_documents_in_flight)));
-  while (true) {
-    std::size_t i = 0;
-    {
-      const std::lock_guard lock(mu_);
-      // A cancel can come at any moment. The caller that finds nothing left to start and nothing
-      // outstanding ends the task, once.
-      const bool none_left = next_ >= todo_.size() || !failure_.ok() ||
-                             work_.cancelled.stop_requested();
-      if (none_left && outstanding_ == 0 && !prefilled_) {
-        prefilled_ = true;
-        i = todo_.size();
-      } else if (none_left || outstanding_ >= window) {
-        return;
-      } else {
-        i = next_++;
-        ++outstanding_;
-      }
-    }
-    if (i == todo_.size()) return after_prefill();
-    if (const Status s = caught([&] { submit(i); }); !s.ok()) {
-      const std::lock_guard lock(mu_);
-      --outstanding_;
-      if (failure_.ok()) failure_ = s;
-    }
-  }
+  const int window = std::max(2, context_.options.max_prefills_in_flight /
+                                     std::max(1, context_.options.max_documents_in_flight));
+  prefills_.start(shared_from_this(), to_size(window), work_.cancelled);
 }
 
-/// Submits one of the chunks to prefill.
-void DocumentTask::submit(std::size_t i) {
+PrefillRequest DocumentTask::request_of(std::size_t chunk) {
   PrefillRequest request;
-  request.token_ids = chunks_[todo_[i].chunk].token_ids;
-  request.left_context = left_of(todo_[i].chunk);
+  request.token_ids = chunks_[chunk].token_ids;
+  request.left_context = left_of(chunk);
   request.tenant = context_.options.tenant(work_.ns);
   request.salt_digest = to_bytes(work_.settings->salt_digest);
   if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
   // A warm-up restores KV that a document had and a caller wants again.
   if (work_.type == JobType::kWarm) request.priority = PrefillPriority::kRecompute;
-  request.cancelled = work_.cancelled;
-  auto self = shared_from_this();
-  request.on_progress = [self, i](std::int64_t done) { self->add_tokens(i, done); };
-  context_.engine.prefill(std::move(request), [self, i](Result<PrefillResult> result) {
-    auto shared = std::make_shared<Result<PrefillResult>>(std::move(result));
-    self->context_.pool.post([self, i, shared] { self->chunk_done(i, std::move(*shared)); });
-  });
+  return request;
 }
 
-void DocumentTask::add_tokens(std::size_t i, std::int64_t done) {
-  const std::int64_t more = done - todo_[i].reported;
-  if (more <= 0) return;
-  todo_[i].reported = done;
-  const std::int64_t sum = tokens_done_.fetch_add(more) + more;
+void DocumentTask::add_tokens_done(std::int64_t tokens) {
+  const std::int64_t sum = tokens_done_.fetch_add(tokens) + tokens;
   context_.table.set_tokens_done(work_, static_cast<std::uint64_t>(sum));
 }
 
-void DocumentTask::chunk_done(std::size_t i, Result<PrefillResult> result) {
-  if (result.ok()) add_tokens(i, count_of(chunks_[todo_[i].chunk].token_ids));
-  {
-    const std::lock_guard lock(mu_);
-    if (result.ok()) {
-      todo_[i].result = std::move(*result);
-    } else if (failure_.ok()) {
-      failure_ = result.status();
-    }
-    --outstanding_;
-  }
-  guarded([this] { launch(); });
+void DocumentTask::post(std::function<void()> step) {
+  context_.pool.post([self = shared_from_this(), step = std::move(step)] { self->guarded(step); });
 }
 
-void DocumentTask::after_prefill() {
+void DocumentTask::prefilled() {
   if (work_.cancelled.stop_requested()) return end_cancelled();
-  Status failure;
-  {
-    const std::lock_guard lock(mu_);
-    failure = failure_;
-  }
-  if (!failure.ok()) return fail(failure, path(""));
+  if (const Status failure = prefills_.failure(); !failure.ok()) return fail(failure, path(""));
   context_.table.set_status(work_, DocumentStatus::kStoring);
   if (!context_.table.begin_commit(work_)) return end_cancelled();
   committing_ = true;
@@ -613,6 +551,7 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
 void DocumentTask::commit() {
   DocumentManifest m = draft(DocumentStatus::kReady);
   m.related = related_;
+  const std::span<const ChunkPrefills::Item> prefills = prefills_.items();  // of all, or of none
   std::vector<SegmentHandle> segments;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     DocumentChunk c;
@@ -620,7 +559,7 @@ void DocumentTask::commit() {
     c.byte_end = chunks_[i].range.end;
     c.block_tokens = static_cast<std::uint32_t>(
         context_.engine.names().block_tokens_for(count_of(chunks_[i].token_ids)));
-    const auto* computed = i < todo_.size() ? &*todo_[i].result : nullptr;
+    const auto* computed = i < prefills.size() ? &*prefills[i].result : nullptr;
     if (computed)
       c.key = computed->key;
     else if (work_.settings->kv == KvPolicy::kLazy)
@@ -688,7 +627,7 @@ Result<DocumentManifest> DocumentTask::store_document(DocumentManifest manifest,
 
 void DocumentTask::commit_missing() {
   std::vector<SegmentHandle> segments;
-  for (const ChunkWork& c : todo_) {
+  for (const ChunkPrefills::Item& c : prefills_.items()) {
     if (c.result && c.result->segment) segments.push_back(c.result->segment);
     if (c.result && c.result->companion) segments.push_back(c.result->companion);
   }
@@ -702,12 +641,12 @@ void DocumentTask::commit_missing() {
 ItemOutcome DocumentTask::good(ItemResult result, const DocumentManifest& manifest) const {
   ItemOutcome o{result, DocumentStatus::kReady, manifest.num_tokens, count_blocks(manifest),
                 0,      skipped_tokens_,        std::nullopt};
-  for (const ChunkWork& c : todo_) {
+  for (const ChunkPrefills::Item& c : prefills_.items()) {
     if (!c.result) continue;
     const auto tokens = static_cast<std::uint64_t>(c.result->tokens);
     (c.result->already_cached ? o.deduplicated_tokens : o.written_tokens) += tokens;
   }
-  const bool all_there = todo_.empty() && skipped_tokens_ == 0;
+  const bool all_there = prefills_.empty() && skipped_tokens_ == 0;
   if (all_there && work_.settings->kv == KvPolicy::kEager)
     o.deduplicated_tokens = manifest.num_tokens;
   return o;
@@ -739,9 +678,7 @@ void DocumentTask::wait_for_start(const Status& status) {
 void DocumentTask::try_again() {
   ended_ = true;
   come_back();
-  for (ChunkWork& c : todo_) c.result.reset();
-  pin_ = PinGate::Grant();
-  room_ = NamespaceRoom::Grant();
+  release_kv();
   if (!context_.table.requeue(work_)) end_cancelled();
 }
 
@@ -816,13 +753,18 @@ void DocumentTask::end_cancelled() {
   end({ItemResult::kCancelled, DocumentStatus::kFailed, 0, 0, 0, 0, std::nullopt});
 }
 
+/// Lets go of the KV and of what was reserved for it.
+void DocumentTask::release_kv() {
+  prefills_.release();
+  pin_ = PinGate::Grant();
+  room_ = NamespaceRoom::Grant();
+}
+
 void DocumentTask::end(ItemOutcome outcome) {
   ended_ = true;
   come_back();
   // Uncommitted segments are released before readers learn that the item has ended.
-  for (ChunkWork& c : todo_) c.result.reset();
-  pin_ = PinGate::Grant();
-  room_ = NamespaceRoom::Grant();
+  release_kv();
   context_.table.finish(work_, std::move(outcome));
   context_.pump();
 }

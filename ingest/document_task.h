@@ -4,7 +4,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "engine/engine.h"
 #include "ingest/admission/namespace_room.h"
 #include "ingest/admission/pin_gate.h"
+#include "ingest/document/chunk_prefills.h"
 #include "ingest/document/chunker.h"
 #include "ingest/job_table.h"
 #include "ingest/prepared_text.h"
@@ -35,20 +35,16 @@ struct TaskContext {
 
 /// Steps run on the pool one after another. Only prefill callbacks run on the engine's threads, and
 /// they only post.
-class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
+class DocumentTask : public ChunkPrefills::Owner,
+                     public std::enable_shared_from_this<DocumentTask> {
  public:
-  DocumentTask(TaskContext& context, Work work) : context_(context), work_(std::move(work)) {}
+  DocumentTask(TaskContext& context, Work work)
+      : context_(context), work_(std::move(work)), prefills_(context.engine) {}
   /// Starts the task on a pool thread. The task keeps itself alive until it has reported to the
   /// table.
   void begin();
 
  private:
-  struct ChunkWork {
-    std::size_t chunk = 0;      // index in chunks_
-    std::int64_t reported = 0;  // progress reported so far; engine thread only
-    std::optional<PrefillResult> result;
-  };
-
   void guarded(const std::function<void()>& step);
   void begin_ingest();
   void begin_warm();
@@ -67,11 +63,11 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   Status ask_for_pin(std::uint64_t num_tokens);
   void find_missing();
   void prefill_all();
-  void launch();
-  void submit(std::size_t i);
-  void chunk_done(std::size_t i, Result<PrefillResult> result);
-  void add_tokens(std::size_t i, std::int64_t done);
-  void after_prefill();
+  PrefillRequest request_of(std::size_t chunk) override;
+  void add_tokens_done(std::int64_t tokens) override;
+  void post(std::function<void()> step) override;
+  void prefilled() override;
+  void release_kv();
   void commit();
   Result<DocumentManifest> store_document(DocumentManifest manifest,
                                           std::span<const SegmentHandle> segments,
@@ -104,20 +100,15 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   std::vector<RelatedChunk> related_;
   std::optional<Clock::time_point> index_until_;  // when waiting for the index of words ends
   bool aside_ = false;                            // it waits, and others have its room
-  std::string warm_text_;        // of a document that is made anew, until it has its related chunks
-  std::vector<ChunkWork> todo_;  // chunks to prefill
-  PinGate::Grant pin_;           // held until the document is committed
-  NamespaceRoom::Grant room_;    // held until the document is committed
-  bool keep_version_ = false;    // only KV is missing, so there is no new version
-  bool committing_ = false;      // the store may have this version already
-  bool ended_ = false;           // the table has been told, or is being told
+  std::string warm_text_;      // of a document that is made anew, until it has its related chunks
+  ChunkPrefills prefills_;     // of chunks that have no KV, by their place in chunks_
+  PinGate::Grant pin_;         // held until the document is committed
+  NamespaceRoom::Grant room_;  // held until the document is committed
+  bool keep_version_ = false;  // only KV is missing, so there is no new version
+  bool committing_ = false;    // the store may have this version already
+  bool ended_ = false;         // the table has been told, or is being told
   ItemResult kept_result_ = ItemResult::kUnchanged;
   std::uint64_t skipped_tokens_ = 0;  // tokens of chunks that need no prefill
-
-  std::mutex mu_;
-  std::size_t next_ = 0, outstanding_ = 0;  // guarded by mu_
-  bool prefilled_ = false;                  // guarded by mu_: after_prefill() runs only once
-  Status failure_;                          // guarded by mu_
   std::atomic<std::int64_t> tokens_done_{0};
 };
 

@@ -75,8 +75,9 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
     std::vector<NamedText> texts;
     for (const auto& [index, text] : packs[done].texts)
       texts.push_back({input_text_name(record.id, index), text});
+    // The record of the job, which is written last, makes all of it durable.
     written = store_.put_job_and_texts(input_record_name(record.id, done), packs[done].inputs,
-                                       texts);
+                                       texts, Durable::kWithNext);
     packs[done] = {};
   }
   if (written.ok()) written = store_.put_job(job_record_name(record.id), encode_job(record));
@@ -433,12 +434,13 @@ void JobTable::drop_inputs(const JobRecord& record) {
   std::vector<std::string> texts;
   for (const ItemRecord& item : record.items)
     texts.push_back(input_text_name(record.id, item.view.index));
-  if (const Status s = store_.delete_waiting_texts(texts); !s.ok()) {
+  // A start drops what it finds of a job that has ended.
+  if (const Status s = store_.delete_waiting_texts(texts, Durable::kWithNext); !s.ok()) {
     log_warning("texts that no document took could not be removed; the next start removes them",
                 {{"job_id", record.id}, {"error", s.to_string()}});
   }
   for (std::uint32_t p = 0; p < record.num_packs; ++p) {
-    const Status s = store_.delete_job(input_record_name(record.id, p));
+    const Status s = store_.delete_job(input_record_name(record.id, p), Durable::kWithNext);
     if (!s.ok() && s.code() != Code::kNotFound) {
       log_warning("an input record could not be removed; the next start removes it",
                   {{"job_id", record.id}, {"error", s.to_string()}});

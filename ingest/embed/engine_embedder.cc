@@ -46,8 +46,9 @@ Result<std::vector<float>> embed_and_wait(Engine& engine, std::vector<std::int32
   cancelled->store(true);
   if (limits.stop.stop_requested()) return Status::unavailable("the service is stopping");
   return Status::deadline(
-      "the question could not be embedded in time: the engine is busy with queries; ask again, or "
-      "use the scorer bm25");
+      "the question could not be embedded in time: the engine is busy with queries, or the "
+      "question "
+      "is long; ask again, shorten it, or use the scorer bm25");
 }
 
 class EngineEmbedder final : public Embedder {

@@ -12,7 +12,7 @@ Result<std::vector<double>> word_scores(std::string_view question,
   Stemmer stemmer(language);
   IndexedDocument all;
   all.version = 1;
-  for (const std::string& text : texts) all.chunks.push_back(split_words(text, stemmer));
+  for (const std::string& text : texts) all.chunks.push_back(index_words(text, stemmer));
   LexicalIndex index;
   index.put(all);
   QUIRE_ASSIGN_OR_RETURN(

@@ -51,12 +51,12 @@ IndexedDocument indexed(const DocumentManifest& m, std::string_view text,
   d.id = m.id;
   d.version = indexed_version(m);
   d.metadata_json = m.metadata_json;
-  const std::vector<std::string> title = split_words(m.title, stemmer);
+  const std::vector<std::string> title = index_words(m.title, stemmer);
   for (const DocumentChunk& c : m.chunks) {
     std::vector<std::string>& words = d.chunks.emplace_back(title);
     if (c.byte_begin > c.byte_end || c.byte_end > text.size()) continue;
     for (std::string& w :
-         split_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin), stemmer))
+         index_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin), stemmer))
       words.push_back(std::move(w));
   }
   return d;

@@ -34,6 +34,8 @@ class FaultyStore final : public Store {
   /// Returns the number of writing calls so far.
   int writes() const { return writes_; }
   bool failed() const { return failed_; }
+  /// Returns how many changes of job records and of texts that wait were to be durable at once.
+  int durable_job_changes() const { return durable_job_changes_; }
   /// Sets a function that is called on the reader's thread before every read of a document's head.
   /// Set it before the first read.
   void on_read_head(std::function<void()> hook) { on_read_head_ = std::move(hook); }
@@ -273,27 +275,28 @@ class FaultyStore final : public Store {
   }
   Status put_job(std::string_view n, std::string_view v) override {
     if (fault()) return status_;
+    (void)counted(Durable::kNow);
     const Status s = behind_->put_job(n, v);
     if (on_job_saved_) on_job_saved_();
     return s;
   }
   Result<std::string> get_job(std::string_view n) override { return behind_->get_job(n); }
-  Status delete_job(std::string_view n) override {
-    return fault() ? status_ : behind_->delete_job(n);
+  Status delete_job(std::string_view n, Durable when) override {
+    return fault() ? status_ : behind_->delete_job(n, counted(when));
   }
   Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override {
     return behind_->list_jobs(after, limit);
   }
-  Status put_job_and_texts(std::string_view n, std::string_view v,
-                           std::span<const NamedText> t) override {
-    return fault() ? status_ : behind_->put_job_and_texts(n, v, t);
+  Status put_job_and_texts(std::string_view n, std::string_view v, std::span<const NamedText> t,
+                           Durable when) override {
+    return fault() ? status_ : behind_->put_job_and_texts(n, v, t, counted(when));
   }
   Result<std::string> get_waiting_text(std::string_view n) override {
     return behind_->get_waiting_text(n);
   }
-  Status delete_waiting_texts(std::span<const std::string> n) override {
+  Status delete_waiting_texts(std::span<const std::string> n, Durable when) override {
     if (before_texts_deleted) before_texts_deleted();
-    return fault() ? status_ : behind_->delete_waiting_texts(n);
+    return fault() ? status_ : behind_->delete_waiting_texts(n, counted(when));
   }
   Result<std::vector<std::string>> list_waiting_texts(std::string_view after,
                                                       std::size_t limit) override {
@@ -340,6 +343,10 @@ class FaultyStore final : public Store {
     return true;
   }
   static constexpr int kOff = INT32_MIN / 2;
+  Durable counted(Durable when) {
+    if (when == Durable::kNow) ++durable_job_changes_;
+    return when;
+  }
 
   std::unique_ptr<Store>& behind_;
   mutable std::mutex mu_;
@@ -355,7 +362,7 @@ class FaultyStore final : public Store {
   std::atomic<int> begun_{0};
   std::function<void()> on_read_head_, on_read_text_, on_deleted_;
   std::function<void()> on_job_saved_;
-  std::atomic<int> countdown_{kOff}, length_{1}, writes_{0};
+  std::atomic<int> countdown_{kOff}, length_{1}, writes_{0}, durable_job_changes_{0};
   std::atomic<bool> failed_{false};
   Status status_;  // set before the calls that return it
 };

@@ -72,6 +72,15 @@ TEST_F(RestartTest, ARepeatedItemTellsTheSameResultAndComputesNothing) {
       << "a later change stays";
 }
 
+TEST_F(RestartTest, AJobIsSynchronizedOnceItIsTakenAndOnceItHasEnded) {
+  const int before = faulty_->durable_job_changes();
+  EXPECT_EQ(put(one(doc("a", "text"))).status, JobStatus::kSucceeded);
+  EXPECT_EQ(faulty_->durable_job_changes() - before, 2);
+  engine_->fail_at(0, Status::internal("injected"));
+  EXPECT_EQ(put(one(doc("b", "other text"))).status, JobStatus::kFailed);
+  EXPECT_EQ(faulty_->durable_job_changes() - before, 4);
+}
+
 TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
   engine_->close();
   const auto job = service_->submit("default", one(doc("a", "first")), {});

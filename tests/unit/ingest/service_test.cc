@@ -298,7 +298,7 @@ TEST_F(ServiceTest, NamespaceQuotaIsChecked) {
   options_.namespace_bytes = 40'000;
   make_service();
   EXPECT_EQ(results(put(one(doc("a", prose(100, 1))))), "created");
-  EXPECT_EQ(results(put(one(doc("b", prose(600, 2))))), "failed(quota_exceeded documents[0])");
+  EXPECT_EQ(results(put(one(doc("b", prose(600, 2))))), "failed(cache_full documents[0])");
   EXPECT_EQ(service_->documents().get("default", "b").code(), Code::kNotFound);
   EXPECT_EQ(results(put(one(doc("a", prose(90, 3))))), "updated")
       << "the version replaced does not count";
@@ -333,7 +333,7 @@ TEST_F(ServiceTest, DocumentsInProgressCountInTheNamespaceQuota) {
   ASSERT_EQ(end.counts.completed, 2);
   for (const JobItem& item : end.results)
     if (item.error) {
-      EXPECT_EQ(item.error->code, "quota_exceeded");
+      EXPECT_EQ(item.error->code, "cache_full");
     }
   ASSERT_OK(service_->documents().remove(
       "team-b", std::ranges::find(end.results, ItemResult::kCreated, &JobItem::result)->id));

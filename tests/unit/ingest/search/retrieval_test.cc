@@ -80,6 +80,20 @@ class RetrievalTest : public ::testing::Test {
 
 using Texts = std::vector<std::string>;
 
+TEST_F(RetrievalTest, AHanCharacterFindsTheTextsThatHaveIt) {
+  commit("cats", "小猫喝水。");
+  commit("dogs", "小狗吃肉。");
+  start();
+  for (const auto& [question, text] :
+       {std::pair("猫", "小猫喝水。"), {"狗", "小狗吃肉。"}, {"小狗", "小狗吃肉。"}}) {
+    const auto found = search(ask(question));
+    ASSERT_EQ(found.size(), 2u) << question;
+    EXPECT_EQ(found[0].text, text);
+    EXPECT_GT(found[0].score, 0);
+    EXPECT_EQ(found[1].score, 0) << "it has no word of the question";
+  }
+}
+
 TEST_F(RetrievalTest, TheStoreTellsItsWatcherWhatCanBeRead) {
   std::vector<std::string> heard;
   store_->watch_documents([&](std::string_view ns, std::string_view id) {
