@@ -5,22 +5,25 @@
 # draft's look-ahead, and answers decode over a part of that. The model is its own draft, with all
 # of its layers or its first ones.
 #   bench/mission.sh --data FOLDER [--questions N] [--drafted N] [--others N] [--work FOLDER]
-#                    [--quire FILE]
+#                    [--quire FILE] [--states FOLDER]
 # FOLDER holds xquad_en.json.gz. N questions (60) of every other article are asked over it and N
 # others (2); drafts of 20 and 10 layers are asked the first --drafted (60) of them. --work keeps
 # the state, so that the same command goes on after an interruption. --quire is a finished program
-# to measure with, in place of a new build.
+# to measure with, in place of a new build. --states keeps the measured rows alone, compressed, so
+# that the run may go on with another build on another machine; the settings then count rows by
+# build.
 # Prints {"settings", "rows"}: rows and details of 'quire fidelity', each with `draft_layers` and
 # `part`: `answers`, or `spans` for the same strategies held to 128 tokens of recompute's answer,
 # where agreement and KL are of all of them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
-questions=60; drafted=60; others=2
+questions=60; drafted=60; others=2; states=
 while [ $# -gt 0 ]; do
   case "$1" in
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --drafted) drafted="${2:?--drafted needs a number}"; shift ;;
     --others) others="${2:?--others needs a number}"; shift ;;
+    --states) states="$(realpath -m "${2:?--states needs a folder}")"; shift ;;
     *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
@@ -42,13 +45,28 @@ stages+=",$ranked,decode=ctkvr,$part,decode_dense_layers=0,$ranked,decode=specon
 # Without a draft's look-ahead the window alone ranks.
 stages+=",$again,compress=snapkv,capacity=192,drop_mode=drop"
 
+# fidelity NAME OPTION...: a report, whose measured rows are kept in $states.
+fidelity() {
+  local name="$1"; shift
+  local kept="$states/$name.jsonl.gz" state="$work/$name.json.state" any=()
+  if [ -n "$states" ]; then
+    any=(--any-build)
+    mkdir -p "$states"
+    if [ -e "$kept" ] && [ ! -e "$state" ]; then gzip -dc "$kept" >"$state"; fi
+  fi
+  local rc=0
+  "$quire" fidelity "$@" "${any[@]}" --json "$work/$name.json" >&2 || rc=$?
+  if [ -n "$states" ] && [ -e "$state" ]; then gzip -nc "$state" >"$kept"; fi
+  return "$rc"
+}
+
 # measure NAME DRAFT_LAYERS QUESTIONS STRATEGIES: both kinds of report.
 measure() {
-  local common=(fidelity -m "$model" --suite "$work/$3.jsonl" --limit 0
+  local common=(-m "$model" --suite "$work/$3.jsonl" --limit 0
     --work "$work/store" --model.draft_path="$model" --model.draft_layers="$2"
     --model.draft_wait_ms=60000 --strategies "$4")
-  "$quire" "${common[@]}" --json "$work/$1.json" >&2
-  "$quire" "${common[@]}" --span-tokens 128 --max-tokens 128 --json "$work/$1.spans.json" >&2
+  fidelity "$1" "${common[@]}"
+  fidelity "$1.spans" "${common[@]}" --span-tokens 128 --max-tokens 128
 }
 measure draft30 30 questions "$stages"
 drafted="recompute,$ranked,drop_mode=drop,$ranked,decode=specontext,$part"

@@ -90,7 +90,8 @@ std::int64_t questions_needed(const Interval& difference, double limit, std::int
 /// Returns why the row is worse than recompute; empty: it is not. `certainly` asks for proof of a
 /// loss, else there has to be proof that there is none.
 std::string loss_of(const ReportRow& row, const Certificate& c, bool certainly) {
-  const double unseen = -3.0 / static_cast<double>(row.n_answers);
+  // What n questions have not shown has a share of at most 3 / n, and no more than all.
+  const double unseen = -std::min(3.0 / static_cast<double>(row.n_answers), 1.0);
   for (const auto& [name, interval] :
        {std::pair{"exact match", &row.em_difference}, {"F1", &row.f1_difference}}) {
     const double bound = certainly ? interval->high : std::min(interval->low, unseen);

@@ -329,6 +329,10 @@ std::string report_json(const Report& r) {
   auto& settings = o["settings"].as_object();
   if (c.related_tokens > 0) settings["related_tokens"] = c.related_tokens;
   if (c.lead_in) settings["lead_in"] = true;
+  for (const auto& [build, count] : c.builds) {
+    if (!settings.contains("builds")) settings["builds"] = json::object{};
+    settings["builds"].as_object()[build] = count;
+  }
   fidelity_json::write_read_behind(c.read_behind, settings);
   if (c.span_tokens > 0) {
     settings["span_tokens"] = c.span_tokens;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,8 @@ struct ReportContext {
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string instruction;
+  /// Rows by the build and instruction set that measured them, where there is more than one.
+  std::map<std::string, std::size_t> builds;
 };
 
 struct Report {

@@ -18,7 +18,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-fidelity-state-6";
+constexpr std::string_view kFormat = "quire-fidelity-state-7";
 
 /// Formats numbers as text. The JSON library's reader may be off by the last bit, and rows must be
 /// read back exactly as measured.
@@ -37,10 +37,11 @@ std::optional<double> from_exact(const json::value* value) {
 }
 
 std::string row_text(const std::string& question, const std::string& strategy,
-                     const Measurement& m) {
+                     const std::string& build, const Measurement& m) {
   json::object o;
   o["question"] = question;
   o["strategy"] = strategy;
+  o["build"] = build;
   o["skipped"] = m.skipped;
   o["has_answers"] = m.has_answers;
   o["em"] = exact(m.em);
@@ -87,18 +88,19 @@ bool parse_spans(const json::value& value, std::vector<AnswerSpan>& out) {
   return true;
 }
 
-struct Row {
-  std::string question, strategy;
+struct StoredRow {
+  std::string question, strategy, build;
   Measurement m;
 };
 
-std::optional<Row> parse_row(std::string_view line) {
+std::optional<StoredRow> parse_row(std::string_view line) {
   const auto value = parse_json(line);
   if (!value.ok() || !value->is_object()) return std::nullopt;
   JsonReader r(*value, "");
-  Row row;
+  StoredRow row;
   for (const auto& [name, out] : {std::pair{"question", &row.question},
                                   {"strategy", &row.strategy},
+                                  {"build", &row.build},
                                   {"skipped", &row.m.skipped},
                                   {"answer", &row.m.answer}}) {
     r.string(name, *out, SIZE_MAX, JsonNeed::kRequired);
@@ -154,9 +156,11 @@ Status write_failed(const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path,
-                                                   const std::string& identity) {
+                                                   const std::string& identity,
+                                                   const std::string& build, bool any_build) {
   auto out = std::make_unique<StateFile>();
   out->path_ = path;
+  out->build_ = build;
   std::error_code ec;
   if (std::filesystem::exists(path, ec)) {
     QUIRE_ASSIGN_OR_RETURN(const auto lines, open_lines(path));
@@ -169,17 +173,23 @@ Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path,
         header = true;
         continue;
       }
-      if (auto row = parse_row(**line))
-        out->rows_[{row->question, row->strategy}] = std::move(row->m);
+      auto row = parse_row(**line);
+      if (!row) continue;
+      if (!any_build && row->build != build) {
+        out->restarted_ = true;
+        continue;
+      }
+      out->rows_[{row->question, row->strategy}] = {std::move(row->m), std::move(row->build)};
     }
-    out->restarted_ = !header;
+    out->restarted_ = out->restarted_ || !header;
   }
   // The file is rewritten, so that an incomplete last row does not join the next one.
   const std::string fresh = path + ".new";
   out->file_ = std::fopen(fresh.c_str(), "wb");
   if (out->file_ == nullptr) return write_failed(fresh);
   std::string text = header_text(identity);
-  for (const auto& [key, row] : out->rows_) text += row_text(key.first, key.second, row);
+  for (const auto& [key, row] : out->rows_)
+    text += row_text(key.first, key.second, row.build, row.measurement);
   if (std::fwrite(text.data(), 1, text.size(), out->file_) != text.size() ||
       std::fflush(out->file_) != 0)
     return write_failed(fresh);
@@ -194,14 +204,20 @@ StateFile::~StateFile() {
 
 const Measurement* StateFile::find(const std::string& question, const std::string& strategy) const {
   const auto found = rows_.find({question, strategy});
-  return found == rows_.end() ? nullptr : &found->second;
+  return found == rows_.end() ? nullptr : &found->second.measurement;
+}
+
+std::map<std::string, std::size_t> StateFile::builds() const {
+  std::map<std::string, std::size_t> out;
+  for (const auto& [key, row] : rows_) ++out[row.build];
+  return out;
 }
 
 Status StateFile::add(const std::string& question, const std::string& strategy,
                       const Measurement& row) {
-  rows_[{question, strategy}] = row;
+  rows_[{question, strategy}] = {row, build_};
   if (file_ == nullptr) return {};
-  const std::string text = row_text(question, strategy, row);
+  const std::string text = row_text(question, strategy, build_, row);
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
     return write_failed(path_);
   return {};

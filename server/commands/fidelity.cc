@@ -37,6 +37,7 @@
 #include "server/commands/model_files/model_path.h"
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
+#include "server/commands/temporary_folder.h"
 #include "server/config/config.h"
 #include "server/json/text.h"
 #include "server/support/version.h"
@@ -54,7 +55,7 @@ struct FidelityFlags {
                related_tokens = 0, per_task = 20, span_tokens = 0;
   double temperature = 0;
   std::uint64_t seed = 1;
-  bool lead_in = false, certify = false, fresh = false, quiet = false;
+  bool lead_in = false, certify = false, fresh = false, any_build = false, quiet = false;
   std::vector<std::string> settings;
 };
 
@@ -210,6 +211,19 @@ Status write_text(const std::string& path, const std::string& text) {
   return {};
 }
 
+/// Returns an error if write_text() could not put a file there. The call comes before the long run,
+/// so that a wrong folder is found at once.
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) return Status::io(path + " is a folder, not a file");
+  const std::string fresh = path + ".new";
+  const bool opens = std::ofstream(fresh, std::ios::binary | std::ios::app).is_open();
+  fs::remove(fresh, ec);
+  return opens ? Status()
+               : Status::io("cannot write " + fresh + ": check the folder and its permissions");
+}
+
 /// A folder that is deleted with the object, unless the user named it.
 class WorkFolder {
  public:
@@ -219,11 +233,9 @@ class WorkFolder {
       out->path_ = named;
       return out;
     }
-    std::string pattern = (fs::temp_directory_path() / "quire-fidelity-XXXXXX").string();
-    if (!::mkdtemp(pattern.data()))
-      return Status::io("cannot make a temporary folder in " + fs::temp_directory_path().string() +
-                        "; name one with --work");
-    out->path_ = pattern;
+    auto path = make_temporary_folder("quire-fidelity");
+    if (!path.ok()) return Status::io(path.status().message() + "; name one with --work");
+    out->path_ = std::move(*path);
     out->temporary_ = true;
     return out;
   }
@@ -294,7 +306,7 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   // Else a strategy would find the prompt that another one has just computed.
   engine.prefix_cache_bytes = 0;
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
-  if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
+  fit_window(model, engine);
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(backend));
   QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(std::move(compute), engine));
   // A folder of --work may be calibrated itself; a store that is named outweighs it.
@@ -406,6 +418,8 @@ int fidelity(FidelityFlags f) {
     if (const auto store = open_certificate_store(*config); !store.ok())
       return complain(store.status());
   }
+  for (const std::string* path : {&f.json, &f.html, &f.svg})
+    if (const auto s = check_writable(*path); !s.ok()) return complain(s);
   Bench bench;
   if (const auto s = open_bench(f, *config, *backend, *model_path, bench); !s.ok())
     return complain(s);
@@ -421,13 +435,15 @@ int fidelity(FidelityFlags f) {
     const std::string path = f.json + ".state";
     std::error_code ec;
     if (f.fresh) fs::remove(path, ec);
-    auto opened = StateFile::open(path, fidelity_identity(context, bench.engine->info(), *config));
+    auto opened = StateFile::open(path, fidelity_identity(context, bench.engine->info(), *config),
+                                  fidelity_build(context), f.any_build);
     if (!opened.ok()) return complain(opened.status());
     state = std::move(*opened);
     if (state->restarted())
       std::fprintf(
           stderr,
-          "%s is of another model, draft, retrieval head, suite, setting or build: starting anew\n",
+          "%s is of another model, draft, retrieval head, suite, setting or build: starting anew "
+          "(--any-build takes rows of other builds)\n",
           path.c_str());
     else if (state->size() > 0 && !f.quiet)
       std::fprintf(stderr, "%zu rows are measured already (%s; --fresh measures them again)\n",
@@ -462,6 +478,7 @@ int fidelity(FidelityFlags f) {
                              : "interrupted: run the same command again to go on from here\n");
     return 130;
   }
+  if (auto builds = state->builds(); builds.size() > 1) context.builds = std::move(builds);
   const Report report = make_report(*suite, *run, std::move(context), {.seed = f.seed});
   const auto certificates = make_certificates(report, config->policy.fidelity_max_drop);
   std::printf("%s", report_table(report).c_str());
@@ -576,6 +593,9 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
       ->type_name("FILE");
   c->add_option("--per-task", f->per_task, "RULER: questions of each task")->capture_default_str();
   c->add_flag("--fresh", f->fresh, "Measure everything again");
+  c->add_flag("--any-build", f->any_build,
+              "Take the state's rows of other builds and CPUs, too, whose last bits may differ; "
+              "the report counts rows by build");
   c->add_flag("-q,--quiet", f->quiet, "No progress");
   c->add_option("-c,--config", f->config_file, "TOML file of the service")->type_name("FILE");
   c->allow_extras();

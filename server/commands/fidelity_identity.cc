@@ -47,7 +47,9 @@ std::string fidelity_identity(const ReportContext& c, const EngineInfo& info,
          " context_tokens=" + std::to_string(c.context_tokens) +
          (c.related_tokens > 0 ? " related_tokens=" + std::to_string(c.related_tokens) : "") +
          (c.lead_in ? " lead_in" : "") + " block_tokens=" + std::to_string(c.block_tokens) +
-         " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
+         " window=" + std::to_string(c.max_model_len);
 }
+
+std::string fidelity_build(const ReportContext& c) { return c.commit + ", " + c.isa; }
 
 }  // namespace quire

@@ -63,6 +63,8 @@ TEST(CertificateRule, FewQuestionsProveNothing) {
   EXPECT_TRUE(make_certificates(report_of(150, same, same), 0.02)[0].passed);
   EXPECT_NE(make_certificates(report_of(100, same, same), 0.02)[0].reason.find("too few"),
             std::string::npos);
+  const std::string one = make_certificates(report_of(1, same, same), 0.02)[0].reason;
+  EXPECT_NE(one.find("may be 100.0 points below"), std::string::npos) << one;
 }
 
 TEST(CertificateRule, SaysHowManyQuestionsWouldTell) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 
 #include "tests/support/model_files.h"
 
@@ -47,6 +48,32 @@ TEST(StateFile, KeepsRowsOfTheSameRunOnly) {
   ASSERT_TRUE(other.ok());
   EXPECT_EQ((*other)->size(), 0u);
   EXPECT_TRUE((*other)->restarted());
+}
+
+TEST(StateFile, RowsOfOtherBuildsAreTakenIfAskedFor) {
+  TempFolder folder;
+  const std::string path = (folder.path() / "s").string();
+  {
+    auto s = StateFile::open(path, "m", "one");
+    ASSERT_TRUE((*s)->add("q1", "reuse", row(1)).ok());
+  }
+  {
+    auto s = StateFile::open(path, "m", "two", true);
+    ASSERT_TRUE(s.ok()) << s.status().to_string();
+    EXPECT_FALSE((*s)->restarted());
+    EXPECT_NE((*s)->find("q1", "reuse"), nullptr);
+    ASSERT_TRUE((*s)->add("q2", "reuse", row(0)).ok());
+    ASSERT_TRUE((*s)->add("q3", "reuse", row(0)).ok());
+    EXPECT_EQ((*s)->builds(), (std::map<std::string, std::size_t>{{"one", 1}, {"two", 2}}));
+  }
+  {
+    auto s = StateFile::open(path, "m", "two", true);
+    EXPECT_EQ((*s)->builds(), (std::map<std::string, std::size_t>{{"one", 1}, {"two", 2}}));
+  }
+  auto s = StateFile::open(path, "m", "two");
+  EXPECT_TRUE((*s)->restarted());
+  EXPECT_EQ((*s)->find("q1", "reuse"), nullptr);
+  EXPECT_EQ((*s)->size(), 2u);
 }
 
 TEST(StateFile, AHalfWrittenRowIsLeftOutAndDoesNotSpoilTheNext) {
