@@ -52,10 +52,8 @@ class FormReader {
   }
 
   Form choice(std::string_view member) {
-    const auto texts = r_.strings(member, kMaxChoices);
+    auto texts = r_.strings(member, kMaxChoices);
     if (!r_.ok() || !r_.has(member)) return nullptr;
-    GrammarBuilder builder;
-    std::vector<Grammar::Part> parts;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       if (texts[i].empty() || texts[i].size() > kMaxChoiceBytes) {
         const std::string item = std::string(member) + "[" + std::to_string(i) + "]";
@@ -63,13 +61,14 @@ class FormReader {
                 r_.path_of(item) + " must have 1 to " + std::to_string(kMaxChoiceBytes) + " bytes");
         return nullptr;
       }
-      parts.push_back(builder.literal(texts[i]));
     }
-    if (parts.empty()) {
+    if (texts.empty()) {
       r_.fail(member, r_.path_of(member) + " must have at least one text");
       return nullptr;
     }
-    return taken(member, builder.finish(builder.choice(std::move(parts))));
+    GrammarBuilder builder;
+    const Grammar::Part one = builder.one_of(std::move(texts));
+    return taken(member, builder.finish(one));
   }
 
  private:
@@ -103,8 +102,14 @@ Form read_response_format(JsonReader& r) {
       f.fail("json_schema", "response_format.json_schema is missing; it holds the schema");
     if (given) {
       JsonReader s(*given, "response_format.json_schema");
+      std::string name, description;  // a schema's own matter
+      bool strict = true;
+      s.string("name", name, 256);
+      s.string("description", description, 64 << 10);
+      s.boolean("strict", strict);
       if (!s.has("schema")) s.fail("schema", s.path_of("schema") + " is missing");
       form = FormReader(s).schema("schema");
+      s.finish();
       f.adopt(s.error());
     }
   } else if (f.ok() && type != "text") {
@@ -113,6 +118,12 @@ Form read_response_format(JsonReader& r) {
                "; use text, json_object or json_schema (structured_outputs takes other forms)",
            type.empty() ? "invalid_value" : "unsupported_parameter");
   }
+  for (const char* schema : {"schema", "json_schema"}) {
+    const bool used = type == (schema == std::string_view("schema") ? "json_object" : schema);
+    if (f.ok() && !used && f.has(schema))
+      f.fail(schema, f.path_of(schema) + " has no effect beside type '" + type + "'");
+  }
+  f.finish();
   r.adopt(f.error());
   return form;
 }
@@ -138,6 +149,10 @@ Form read_structured_outputs(JsonReader& r) {
 }
 
 }  // namespace
+
+std::shared_ptr<const Grammar> read_json_schema(JsonReader& r, std::string_view member) {
+  return FormReader(r).schema(member);
+}
 
 void read_answer_form(JsonReader& r, SamplingOptions& out) {
   FormReader forms(r);

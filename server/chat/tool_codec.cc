@@ -166,10 +166,12 @@ void read_tool_members(JsonReader& m, ChatMessage& out) {
           arguments = json::serialize(*given);
         else
           f.string("arguments", arguments);
+        f.pass_nulls();
         f.finish();
         c.adopt(f.error());
       }
       (void)c.raw("index");  // of a call that was put together from a stream
+      c.pass_nulls();
       c.finish();
     }
     m.adopt(c.error());

@@ -34,6 +34,10 @@ std::optional<JsonError> read_evict(const json::value& body, EvictBody& out) {
   r.boolean("dry_run", out.dry_run);
   r.boolean("force", out.force);
   r.finish();
+  // A list that came out empty must not mean everything.
+  if (r.ok() && r.has("document_ids") && out.document_ids.empty())
+    r.fail("document_ids",
+           "document_ids is empty; name at least one document, or leave it out to evict all KV");
   return r.error();
 }
 

@@ -4,6 +4,8 @@
 
 #include <boost/json/array.hpp>
 #include <limits>
+#include <string_view>
+#include <utility>
 
 #include "base/index.h"
 
@@ -64,6 +66,19 @@ void read_input(JsonReader& r, EmbeddingBody& out) {
     read_one(list[i], "input[" + std::to_string(i) + "]", r, out);
 }
 
+/// Refuses members of other servers that would change the vectors.
+void refuse_other_vectors(JsonReader& r) {
+  for (const auto& [member, same] : {std::pair<std::string_view, json::value>("normalize", true),
+                                     {"add_special_tokens", true},
+                                     {"truncate_prompt_tokens", nullptr},
+                                     {"embd_normalize", 2}}) {
+    const json::value* value = r.raw(member);
+    if (value != nullptr && *value != same)
+      r.fail(member, std::string(member) + " is not supported; leave it out",
+             "unsupported_parameter");
+  }
+}
+
 std::string base64_of(const std::vector<float>& vector) {
   static_assert(sizeof(float) == 4);
   // little-endian, as all supported machines are
@@ -88,6 +103,7 @@ std::optional<JsonError> read_embedding(const json::value& body, EmbeddingBody& 
     r.fail("dimensions",
            "dimensions is not supported: vectors have the model's hidden size; leave it out",
            "unsupported_parameter");
+  refuse_other_vectors(r);
   return r.error();
 }
 

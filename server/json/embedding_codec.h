@@ -17,8 +17,8 @@ inline constexpr std::size_t kMostEmbeddingInputs = 2048;
 
 enum class EmbeddingFormat : std::uint8_t { kFloat, kBase64 };
 
-/// EmbeddingBody is the body of POST /v1/embeddings. Unknown members are ignored, as on all OpenAI
-/// paths.
+/// EmbeddingBody is the body of POST /v1/embeddings. Members by which vLLM and llama.cpp make other
+/// vectors are refused unless they ask for what vectors are here; unknown ones are ignored.
 struct EmbeddingBody {
   std::vector<std::variant<std::string, std::vector<std::int32_t>>> inputs;  ///< texts or token ids
   std::string model;

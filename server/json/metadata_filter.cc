@@ -60,6 +60,7 @@ void read_operators(JsonReader& r, const json::object& operators, MetadataCondit
       r.fail(name, r.path_of(name) + " must be a number or a string");
     else
       *bound_of(out, name) = text_of(*v);
+    out.number_bounds |= v->is_number();
   }
   if (r.has("exists")) r.boolean("exists", out.exists.emplace(false));
   r.finish();

@@ -60,6 +60,7 @@ void read_document_item(JsonReader& parent, const json::value& item, const std::
       inner.string("text", d.text);
       if (inner.ok() && d.text.empty())
         inner.fail("text", inner.path_of("text") + " is missing or empty");
+      inner.finish();
       r.adopt(inner.error());
     } else {
       d.title = id;
@@ -68,6 +69,7 @@ void read_document_item(JsonReader& parent, const json::value& item, const std::
       if (r.ok() && d.text.empty() && id.empty())
         r.fail("", path + " needs an id (a cached document) or a text (an inline one)");
     }
+    r.finish();
   }
   parent.adopt(r.error());
   if (!r.ok()) return;
@@ -227,8 +229,10 @@ void read_openai_message(JsonReader& m, ChatMessage& out) {
   read_tool_members(m, out);
   read_content(m, !out.tool_calls.empty(), out.content);
   // Clients send answers back as they came; the model reads the text alone.
-  if (out.role == "assistant")
+  if (out.role == "assistant") {
     for (const std::string_view name : {"citations", "annotations"}) (void)m.raw(name);
+    m.pass_nulls();
+  }
   m.finish();
 }
 

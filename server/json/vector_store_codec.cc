@@ -98,6 +98,7 @@ void read_filter(const json::value& value, const std::string& path, int level, J
   } else if (r.ok()) {
     MetadataCondition c;
     r.string("key", c.key, kMostKeyBytes, JsonNeed::kRequired);
+    const bool bound = type.starts_with('g') || type.starts_with('l');
     const bool many = type == "in" || type == "nin";
     std::vector<std::string> values;
     if (many) {
@@ -107,10 +108,13 @@ void read_filter(const json::value& value, const std::string& path, int level, J
           r.fail("value", r.path_of("value") + " must hold strings, numbers or booleans");
         values.push_back(text_of((*list)[i]));
       }
-    } else if (const json::value* one = r.raw("value"); one && !one->is_structured()) {
+    } else if (const json::value* one = r.raw("value");
+               one && !one->is_structured() && !(bound && one->is_bool())) {
       values.push_back(text_of(*one));
+      c.number_bounds = bound && one->is_number();
     } else {
-      r.fail("value", r.path_of("value") + " must be a string, a number or a boolean");
+      r.fail("value", r.path_of("value") + (bound ? " must be a string or a number"
+                                                  : " must be a string, a number or a boolean"));
     }
     if (!r.ok()) return report.adopt(r.error());
     if (type == "gt") c.above = values.front();

@@ -91,7 +91,7 @@ class AnthropicReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
+    if (!status.ok()) return fail(answer_problem(status, *record_, *call_->model().engine));
     const QueryRecord& r = *record_;
     const json::object usage = usage_of(r, made_, r.stats.completion_tokens);
     json::value sequence;
@@ -214,6 +214,16 @@ bool place_documents(Call& call, AnthropicBody& body, NewDocuments& made) {
   return true;
 }
 
+/// Returns the refusal of a body. The package's runner of tools asks the service to keep the
+/// conversation, and sends it itself where these details say that the service does not.
+Problem refusal(const JsonError& error) {
+  Problem p = problem_of(error);
+  if (error.path == "thread")
+    p.extra["details"] = json::object{{"error_code", "thread_unsupported_request"},
+                                      {"unsupported", json::array{json::value("thread")}}};
+  return p;
+}
+
 /// Reads the body. Nothing: the call was failed.
 std::optional<AnthropicBody> read(Call& call, bool count) {
   const auto parsed = body_json(call);
@@ -221,8 +231,10 @@ std::optional<AnthropicBody> read(Call& call, bool count) {
   AnthropicBody body;
   peek_model(call, named_model(*parsed));
   body.query = chat_query(call);
-  if (failed(call, read_anthropic(*parsed, count, query_defaults(call).max_documents, body)))
+  if (const auto error = read_anthropic(*parsed, count, query_defaults(call).max_documents, body)) {
+    call.fail(refusal(*error));
     return std::nullopt;
+  }
   return body;
 }
 

@@ -4,12 +4,17 @@
 #include <boost/json.hpp>
 #include <limits>
 
+#include "server/chat/answer_form.h"
 #include "server/chat/tool_codec.h"
+#include "server/json/text.h"
 #include "server/protocols/chat_builder.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
+
+/// Agents join the names of a server and of its tool, and fill what this protocol allows.
+constexpr std::size_t kMaxToolName = 128;
 
 std::string place(const std::string& list, std::size_t i) {
   return list + "[" + std::to_string(i) + "]";
@@ -77,6 +82,18 @@ class Reader {
     out_.query.generation_prompt = !out_.query.continue_last;
   }
 
+  /// Reads output_config, and the older name of its format.
+  void output() {
+    if (const auto* config = r_.object("output_config")) {
+      JsonReader c(*config, "output_config");
+      refuse(c, "effort", "high");  // which is the protocol's default
+      form(c, "format");
+      c.finish();
+      r_.adopt(c.error());
+    }
+    form(r_, "output_format");
+  }
+
   void tools() {
     ToolUse use;
     const auto* list = r_.array("tools", 0, kMaxTools);
@@ -95,6 +112,22 @@ class Reader {
   }
 
  private:
+  /// Reads {"type": "json_schema", "schema": {...}}.
+  void form(JsonReader& r, std::string_view member) {
+    const auto* given = r.object(member);
+    if (!given || !r.ok()) return;
+    JsonReader f(*given, r.path_of(member));
+    std::string type;
+    f.string("type", type, 64, JsonNeed::kRequired);
+    if (f.ok() && type != "json_schema")
+      f.fail("type", f.path_of("type") + " is '" + type + "'; use json_schema",
+             "unsupported_parameter");
+    if (f.object("schema", JsonNeed::kRequired))
+      out_.query.sampling.grammar = read_json_schema(f, "schema");
+    f.finish();
+    r.adopt(f.error());
+  }
+
   std::string text_block(JsonReader& block) {
     std::string type, text;
     block.string("type", type, 64, JsonNeed::kRequired);
@@ -159,6 +192,7 @@ class Reader {
                    "message of the " + text.role,
                "unsupported_parameter");
       }
+      if (text.role == "assistant") b.pass_nulls();
       b.finish();
       m.adopt(b.error());
     }
@@ -228,15 +262,14 @@ class Reader {
   json::value tool_use(JsonReader& b) {
     std::string id, name;
     b.string("id", id, 256, JsonNeed::kRequired);
-    b.string("name", name, 64, JsonNeed::kRequired);
+    b.string("name", name, kMaxToolName, JsonNeed::kRequired);
     check_tool_name(b, name);
     const auto* input = b.object("input", JsonNeed::kRequired);
     (void)read_cache_control(b);
     return json::object{
         {"id", id},
         {"type", "function"},
-        {"function",
-         {{"name", name}, {"arguments", input ? json::serialize(*input) : std::string("{}")}}}};
+        {"function", {{"name", name}, {"arguments", input ? to_text(*input) : std::string("{}")}}}};
   }
 
   ToolSpec tool(JsonReader& t, const std::vector<ToolSpec>& before) {
@@ -246,7 +279,7 @@ class Reader {
     if (t.ok() && type != "custom")
       t.fail("type", t.path_of("type") + " is '" + type + "'; only tools of the client are",
              "unsupported_parameter");
-    t.string("name", out.name, 64, JsonNeed::kRequired);
+    t.string("name", out.name, kMaxToolName, JsonNeed::kRequired);
     check_tool_name(t, out.name);
     t.string("description", out.description, 64 << 10);
     t.boolean("strict", out.strict);
@@ -272,7 +305,7 @@ class Reader {
     use.parallel = !single;
     if (type == "any" || type == "tool") use.choice = ToolChoice::kRequired;
     if (type == "tool") {
-      c.string("name", use.only, 64, JsonNeed::kRequired);
+      c.string("name", use.only, kMaxToolName, JsonNeed::kRequired);
       if (c.ok() && std::none_of(use.tools.begin(), use.tools.end(),
                                  [&](const ToolSpec& t) { return t.name == use.only; }))
         c.fail("name", "tool_choice names the tool '" + use.only + "', which is not there");
@@ -303,14 +336,14 @@ std::optional<JsonError> read_anthropic(const json::value& body, bool count,
   reader.system();
   reader.messages();
   reader.tools();
+  reader.output();
   refuse(r, "thinking", json::object{{"type", "disabled"}});
   refuse(r, "mcp_servers");
   refuse(r, "speed", "standard");
+  refuse(r, "thread");
   refuse(r, "user_profile_id");
   refuse(r, "workspace_id");
   refuse(r, "context_management");
-  refuse(r, "output_config");
-  refuse(r, "output_format");
   (void)read_cache_control(r);
   if (!count) {
     std::int64_t length = 0, top_k = 0;
@@ -329,6 +362,11 @@ std::optional<JsonError> read_anthropic(const json::value& body, bool count,
     for (const std::string& stop : sampling.stop)
       if (stop.empty() || stop.size() > 256)
         r.fail("stop_sequences", "stop_sequences have 1 to 256 bytes each");
+    if (sampling.grammar && !sampling.stop.empty())
+      r.fail("stop_sequences",
+             "stop_sequences cannot be combined with a schema of the answer: one that is cut would "
+             "not have it",
+             "unsupported_parameter");
     r.boolean("stream", q.stream);
     if (const auto* metadata = r.object("metadata")) {
       JsonReader m(*metadata, "metadata");

@@ -12,11 +12,6 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-using namespace std::chrono_literals;
-
-/// Clients of these protocols give up after ten minutes.
-constexpr auto kAnswerTime = 10min;
-
 std::shared_ptr<Generation> generation_of(std::shared_ptr<Call> call, QueryBody query) {
   auto g = std::make_shared<Generation>();
   g->body = std::move(query);

@@ -78,6 +78,7 @@ void post_inside(const std::shared_ptr<Call>& outer, const std::string& path,
   call->keys = outer->keys;
   call->token_key = outer->token_key;
   call->key = outer->key;
+  if (call->changes_something()) outer->changed_inside = true;
   Call* raw = call.get();
   exchange->state = std::move(call);
   match.route->handler(std::shared_ptr<Call>(std::move(exchange), raw));

@@ -6,6 +6,7 @@
 #include "base/index.h"
 #include "base/json_parse.h"
 #include "base/sha256.h"
+#include "engine/encoder/text_encoder.h"
 #include "engine/gguf/gguf.h"
 #include "server/handlers/common.h"
 #include "server/json/text.h"
@@ -38,6 +39,13 @@ json::object answer_object(OllamaKind kind, const std::string& model, std::strin
   return o;
 }
 
+EmbeddingBody embedding_body(OllamaEmbed& wanted) {
+  EmbeddingBody body;
+  body.model = wanted.model;
+  for (std::string& text : wanted.inputs) body.inputs.emplace_back(std::move(text));
+  return body;
+}
+
 /// Writes one object, or one a line. Calls of tools come whole.
 class OllamaReply final : public ReplyWriter {
  public:
@@ -68,7 +76,7 @@ class OllamaReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
+    if (!status.ok()) return fail(answer_problem(status, *record_, *call_->model().engine));
     const QueryRecord& r = *record_;
     json::object last = object(stream_ ? std::string_view() : r.answer, calls(), true);
     last["done_reason"] = r.finish_reason == "length" ? "length" : "stop";
@@ -127,6 +135,12 @@ bool is_served(Call& call, const std::string& model) {
                              ", and 'quire serve -m hf:ORG/REPO' fetches and serves another",
                          "model"));
   return false;
+}
+
+/// Returns whether there is something of this name that embeds texts. False: the call was failed.
+bool embeds(Call& call, const std::string& model) {
+  const auto& encoder = call.services.encoder;
+  return (encoder && model == encoder->info().name) || is_served(call, model);
 }
 
 /// Ollama's clients have a model loaded by asking nothing of it. This one always is.
@@ -251,15 +265,15 @@ void ollama_embed(std::shared_ptr<Call> call) {
   if (!parsed) return;
   OllamaEmbed wanted;
   if (failed(*call, read_ollama_embed(*parsed, wanted))) return;
-  if (wanted.inputs.empty())
+  if (wanted.inputs.empty()) {
+    if (!embeds(*call, wanted.model)) return;
     return call->reply_json(200,
                             json::object{{"model", wanted.model}, {"embeddings", json::array()}});
-  EmbeddingBody body;
-  body.model = wanted.model;
-  for (std::string& text : wanted.inputs) body.inputs.emplace_back(std::move(text));
+  }
   const auto started = call->start;
   embed_inputs(
-      std::move(call), body, wanted.truncate ? LongTexts::kCut : LongTexts::kRefuse,
+      std::move(call), embedding_body(wanted),
+      wanted.truncate ? LongTexts::kCut : LongTexts::kRefuse,
       [started](const std::vector<std::vector<float>>& vectors, const std::string& model,
                 std::int64_t tokens) {
         json::array all;
@@ -271,6 +285,23 @@ void ollama_embed(std::shared_ptr<Call> call) {
                             {"total_duration", nanoseconds(took.count())},
                             {"load_duration", 0},
                             {"prompt_eval_count", tokens}};
+      });
+}
+
+void ollama_embeddings(std::shared_ptr<Call> call) {
+  const auto parsed = body_of(*call);
+  if (!parsed) return;
+  OllamaEmbed wanted;
+  if (failed(*call, read_ollama_embeddings(*parsed, wanted))) return;
+  if (wanted.inputs.empty()) {
+    if (!embeds(*call, wanted.model)) return;
+    return call->reply_json(200, json::object{{"embedding", json::array()}});
+  }
+  embed_inputs(
+      std::move(call), embedding_body(wanted), LongTexts::kCut,
+      [](const std::vector<std::vector<float>>& vectors, const std::string&, std::int64_t) {
+        const std::vector<float>& v = vectors.front();
+        return json::object{{"embedding", json::array(v.begin(), v.end())}};
       });
 }
 

@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/sample/json_schema_grammar.h"
+#include "server/chat/answer_form.h"
 #include "server/chat/tool_codec.h"
+#include "server/json/text.h"
 #include "server/protocols/chat_builder.h"
 
 namespace quire {
@@ -14,9 +20,15 @@ namespace {
 
 constexpr std::size_t kMostInputs = 2048;
 
+/// Many clients write 1.0 as 1.
+bool is_same(const json::value& a, const json::value& b) {
+  return a == b ||
+         (a.is_number() && b.is_number() && a.to_number<double>() == b.to_number<double>());
+}
+
 void refuse(JsonReader& r, std::string_view member, const json::value& harmless = nullptr) {
   const auto* v = r.raw(member);
-  if (!v || *v == harmless || (v->is_array() && v->get_array().empty()) ||
+  if (!v || is_same(*v, harmless) || (v->is_array() && v->get_array().empty()) ||
       (v->is_object() && v->get_object().empty()) || (v->is_string() && v->get_string().empty()))
     return;
   r.fail(member, r.path_of(member) + " is not supported; leave it out", "unsupported_parameter");
@@ -51,19 +63,26 @@ void read_options(JsonReader& r, SamplingOptions& out) {
   for (const std::string& stop : out.stop)
     if (stop.empty() || stop.size() > 256)
       o.fail("stop", "options.stop must have 1 to 256 bytes each");
-  // How the model is loaded is the service's configuration; these never change an answer.
-  for (const char* member : {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread"})
+  // How the model is loaded is the service's configuration, and a prompt is never shifted out of
+  // its window; these never change an answer.
+  for (const char* member :
+       {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep"})
     o.integer(member, unused, -1, 1 << 30);
   for (const char* member : {"numa", "use_mmap", "use_mlock", "low_vram", "vocab_only"})
     (void)o.raw(member);
-  refuse(o, "num_keep", 0);
-  refuse(o, "repeat_last_n", -1);
-  refuse(o, "typical_p", 1.0);
-  refuse(o, "tfs_z", 1.0);
+  // Penalties look at all tokens, those of line breaks included. Without one, it does not matter.
+  const bool penalized = repeat != 1 || presence != 0 || frequency != 0;
+  for (const auto& [member, harmless] :
+       {std::pair<const char*, json::value>("repeat_last_n", -1), {"penalize_newline", true}}) {
+    if (penalized)
+      refuse(o, member, harmless);
+    else
+      (void)o.raw(member);
+  }
+  refuse(o, "typical_p", 1);
+  refuse(o, "tfs_z", 1);
   refuse(o, "mirostat", 0);
-  refuse(o, "mirostat_tau");
-  refuse(o, "mirostat_eta");
-  refuse(o, "penalize_newline", false);
+  for (const char* member : {"mirostat_tau", "mirostat_eta"}) (void)o.raw(member);  // of mirostat
   refuse(o, "draft_num_predict");
   o.finish();
   r.adopt(o.error());
@@ -88,14 +107,7 @@ void read_format(JsonReader& r, SamplingOptions& out) {
       return r.fail("format", "format must be \"json\" or a JSON Schema");
     out.grammar = json_object_grammar();
   } else {
-    auto grammar = json_schema_grammar(json::serialize(*format));
-    if (!grammar.ok()) {
-      const Status& s = grammar.status();
-      const std::string member = "format" + (s.field().empty() ? "" : "." + s.field());
-      return r.fail(member, member + ": " + s.message(),
-                    s.code() == Code::kUnimplemented ? "unsupported_parameter" : "invalid_value");
-    }
-    out.grammar = std::move(*grammar);
+    out.grammar = read_json_schema(r, "format");
   }
   if (!out.stop.empty())
     r.fail("options.stop", "options.stop cannot be combined with format", "unsupported_parameter");
@@ -118,28 +130,35 @@ void read_common(JsonReader& r, QueryBody& out) {
   read_format(r, out.sampling);
 }
 
-/// Results have no ids in this protocol: they answer the last calls in order, or by name.
+/// A call of an assistant's message: the id that the client gave it, if it did, and the one that
+/// the model's template gets.
+struct MadeCall {
+  std::string given_id, id, name;
+};
+
+/// Results answer the last calls: by the id of a call where both have one, else by its name, else
+/// in order.
 class Calls {
  public:
-  void made(json::array calls) {
-    open_.clear();
-    for (const json::value& c : calls)
-      open_.emplace_back(c.at("id").as_string(), c.at("function").at("name").as_string());
-  }
-  std::string answered(const std::string& name) {
-    const auto at = std::find_if(open_.begin(), open_.end(),
-                                 [&](const auto& c) { return name.empty() || c.second == name; });
-    if (at == open_.end()) return {};
-    std::string id = at->first;
+  void made(std::vector<MadeCall> calls) { open_ = std::move(calls); }
+  /// Returns the call that is answered; none: none that is open can be.
+  std::optional<MadeCall> answered(const std::string& call_id, const std::string& name) {
+    auto at = std::ranges::find_if(
+        open_, [&](const MadeCall& c) { return !call_id.empty() && c.given_id == call_id; });
+    if (at == open_.end())
+      at = std::ranges::find_if(open_,
+                                [&](const MadeCall& c) { return name.empty() || c.name == name; });
+    if (at == open_.end()) return std::nullopt;
+    MadeCall call = std::move(*at);
     open_.erase(at);
-    return id;
+    return call;
   }
 
  private:
-  std::vector<std::pair<std::string, std::string>> open_;
+  std::vector<MadeCall> open_;
 };
 
-json::array read_calls(JsonReader& m, std::size_t message) {
+json::array read_calls(JsonReader& m, std::size_t message, std::vector<MadeCall>& made) {
   json::array out;
   const auto* calls = m.array("tool_calls", 0, 128);
   for (std::size_t i = 0; calls && m.ok() && i < calls->size(); ++i) {
@@ -150,14 +169,16 @@ json::array read_calls(JsonReader& m, std::size_t message) {
       f.string("name", name, 64);
       check_tool_name(f, name);
       const auto* arguments = f.object("arguments");
+      std::string given_id;
+      c.string("id", given_id, 256);
       // Nine letters and digits, as Mistral's templates demand.
       std::string id = std::to_string(100'000'000 + message % 800'000 * 1000 + i);
       out.push_back(json::object{
           {"id", id},
           {"type", "function"},
           {"function",
-           {{"name", name},
-            {"arguments", arguments ? json::serialize(*arguments) : std::string("{}")}}}});
+           {{"name", name}, {"arguments", arguments ? to_text(*arguments) : std::string("{}")}}}});
+      made.push_back({std::move(given_id), std::move(id), std::move(name)});
       c.adopt(f.error());
     }
     m.adopt(c.error());
@@ -167,16 +188,18 @@ json::array read_calls(JsonReader& m, std::size_t message) {
 
 void read_message(JsonReader& m, std::size_t index, Calls& calls, ChatBuilder& chat) {
   ChatMessage out;
-  std::string name;
+  std::string name, call_id;
   m.one_of("role", out.role, {"system", "user", "assistant", "tool"});
   if (m.ok() && out.role.empty()) m.fail("role", m.path_of("role") + " is missing");
   m.string("content", out.content);
   m.string("tool_name", name, 64);
   m.string("name", name, 64);
-  m.string("tool_call_id", out.tool_call_id, 256);
+  m.string("tool_call_id", call_id, 256);
   m.string("thinking", out.reasoning_content);
   refuse(m, "images");
-  auto made = read_calls(m, index);
+  std::vector<MadeCall> made;
+  const json::array called = read_calls(m, index, made);
+  if (out.role == "assistant") m.pass_nulls();
   m.finish();
   if (!m.ok()) return;
   if (out.role == "system") {
@@ -185,15 +208,16 @@ void read_message(JsonReader& m, std::size_t index, Calls& calls, ChatBuilder& c
     return chat.add_system(std::move(out.content), m.path_of("role"));
   }
   if (out.role == "tool") {
-    out.tool_call_id = calls.answered(name);
-    out.name = name;
-    if (out.tool_call_id.empty())
+    auto call = calls.answered(call_id, name);
+    if (!call)
       return m.fail("role", m.path_of("role") +
                                 " is tool, but no call of the assistant before it is open" +
                                 (name.empty() ? "" : " for '" + name + "'"));
+    out.tool_call_id = std::move(call->id);
+    out.name = name.empty() ? std::move(call->name) : std::move(name);
   }
-  if (out.role == "assistant" && !made.empty()) {
-    out.tool_calls = json::serialize(made);
+  if (out.role == "assistant" && !called.empty()) {
+    out.tool_calls = json::serialize(called);
     calls.made(std::move(made));
   }
   chat.add(std::move(out), index);
@@ -262,6 +286,20 @@ std::optional<JsonError> read_ollama_generate(const json::value& body, QueryBody
   return std::nullopt;
 }
 
+namespace {
+
+/// Reads what both forms of a request for vectors have.
+std::optional<JsonError> finish_embed(JsonReader& r) {
+  // Clients send the same options with everything; of an answer's, none changes a vector.
+  SamplingOptions unused;
+  read_options(r, unused);
+  (void)r.raw("keep_alive");
+  r.finish();
+  return r.error();
+}
+
+}  // namespace
+
 std::optional<JsonError> read_ollama_embed(const json::value& body, OllamaEmbed& out) {
   JsonReader r(body, "");
   if (!r.ok()) return r.error();
@@ -277,10 +315,18 @@ std::optional<JsonError> read_ollama_embed(const json::value& body, OllamaEmbed&
   for (std::size_t i = 0; r.ok() && i < out.inputs.size(); ++i)
     if (out.inputs[i].empty()) r.fail("input", "input[" + std::to_string(i) + "] is empty");
   refuse(r, "dimensions");
-  refuse(r, "options");
-  (void)r.raw("keep_alive");
-  r.finish();
-  return r.error();
+  return finish_embed(r);
+}
+
+std::optional<JsonError> read_ollama_embeddings(const json::value& body, OllamaEmbed& out) {
+  JsonReader r(body, "");
+  if (!r.ok()) return r.error();
+  r.string("model", out.model, 256, JsonNeed::kRequired);
+  out.model = untagged(out.model);
+  std::string prompt;
+  r.string("prompt", prompt);
+  if (!prompt.empty()) out.inputs.push_back(std::move(prompt));
+  return finish_embed(r);
 }
 
 namespace {

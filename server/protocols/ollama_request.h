@@ -21,7 +21,11 @@ struct OllamaEmbed {
   std::vector<std::string> inputs;
   bool truncate = true;  ///< texts that are too long are cut instead of refused
 };
+/// Reads a body of POST /api/embed.
 std::optional<JsonError> read_ollama_embed(const boost::json::value& body, OllamaEmbed& out);
+/// Reads one of its older form, POST /api/embeddings: one text, as `prompt`; an empty one gives no
+/// input.
+std::optional<JsonError> read_ollama_embeddings(const boost::json::value& body, OllamaEmbed& out);
 struct OllamaPull {
   std::string model;
   bool stream = true;

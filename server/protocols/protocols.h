@@ -13,6 +13,7 @@ void anthropic_count_tokens(std::shared_ptr<Call> call);
 void ollama_chat(std::shared_ptr<Call> call);
 void ollama_generate(std::shared_ptr<Call> call);
 void ollama_embed(std::shared_ptr<Call> call);
+void ollama_embeddings(std::shared_ptr<Call> call);
 void ollama_tags(std::shared_ptr<Call> call);
 void ollama_ps(std::shared_ptr<Call> call);
 void ollama_pull(std::shared_ptr<Call> call);

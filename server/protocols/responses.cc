@@ -82,7 +82,7 @@ class ResponsesReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *record_, *call_->model().engine));
+    if (!status.ok()) return fail(answer_problem(status, *record_, *call_->model().engine));
     if (items_.empty() || items_.back().searches) open_text();
     cite();
     const bool whole = record_->finish_reason != "length";
@@ -167,7 +167,9 @@ class ResponsesReply final : public ReplyWriter {
     const QueryRecord& r = *record_;
     const std::int64_t input = r.plan.prompt_tokens, written = r.stats.completion_tokens;
     o["usage"] = json::object{{"input_tokens", input},
-                              {"input_tokens_details", {{"cached_tokens", r.plan.fates.cached()}}},
+                              {"input_tokens_details",
+                               {{"cached_tokens", r.plan.fates.cached()},
+                                {"cache_write_tokens", r.stats.written_tokens}}},
                               {"output_tokens", written},
                               {"output_tokens_details", {{"reasoning_tokens", 0}}},
                               {"total_tokens", input + written}};

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engine/sample/json_schema_grammar.h"
+#include "server/chat/answer_form.h"
 #include "server/chat/tool_codec.h"
 #include "server/json/vector_store_codec.h"
 #include "server/protocols/chat_builder.h"
@@ -15,11 +16,17 @@ namespace {
 
 constexpr std::size_t kMostVectorStores = 16;
 
+/// Replies have objects of nulls for what was not asked, and clients send them back.
+bool says_nothing(const json::value& v) {
+  if (v.is_array()) return v.get_array().empty();
+  return v.is_object() && std::ranges::all_of(v.get_object(), [](const auto& member) {
+           return member.value().is_null();
+         });
+}
+
 void refuse(JsonReader& r, std::string_view member, const json::value& harmless = nullptr) {
   const auto* v = r.raw(member);
-  if (!v || *v == harmless || (v->is_array() && v->get_array().empty()) ||
-      (v->is_object() && v->get_object().empty()))
-    return;
+  if (!v || *v == harmless || says_nothing(*v)) return;
   r.fail(member, r.path_of(member) + " is not supported; leave it out", "unsupported_parameter");
 }
 
@@ -94,7 +101,8 @@ class Reader {
       if (type == "json_object") {
         out_.query.sampling.grammar = json_object_grammar();
       } else if (type == "json_schema") {
-        schema(f);
+        if (f.object("schema", JsonNeed::kRequired))
+          out_.query.sampling.grammar = read_json_schema(f, "schema");
       } else if (f.ok() && type != "text") {
         f.fail("type", "text.format.type is '" + type + "'; use text, json_object or json_schema",
                "unsupported_parameter");
@@ -107,20 +115,6 @@ class Reader {
   }
 
  private:
-  void schema(JsonReader& f) {
-    const auto* given = f.object("schema", JsonNeed::kRequired);
-    if (!given) return;
-    auto grammar = json_schema_grammar(json::serialize(*given));
-    if (grammar.ok()) {
-      out_.query.sampling.grammar = std::move(*grammar);
-      return;
-    }
-    const Status& status = grammar.status();
-    const std::string member = "schema" + (status.field().empty() ? "" : "." + status.field());
-    f.fail(member, f.path_of(member) + ": " + status.message(),
-           status.code() == Code::kUnimplemented ? "unsupported_parameter" : "invalid_value");
-  }
-
   /// Calls that follow each other are one message of the assistant, as is the text before them.
   void end_calls() {
     if (calls_.empty()) return;
@@ -146,6 +140,7 @@ class Reader {
       calls_.push_back(json::object{{"id", call_id},
                                     {"type", "function"},
                                     {"function", {{"name", name}, {"arguments", arguments}}}});
+      item.pass_nulls();
       return item.finish();
     }
     end_calls();
@@ -160,6 +155,7 @@ class Reader {
     } else if (type == "file_search_call") {  // of an earlier reply; the answer says what it found
       (void)item.raw("queries");
       (void)item.raw("results");
+      item.pass_nulls();
     } else {
       item.fail("type",
                 item.path_of("type") + " is '" + type +
@@ -187,6 +183,7 @@ class Reader {
     item.one_of("role", m.role, {"user", "assistant", "system", "developer"});
     if (item.ok() && m.role.empty()) item.fail("role", item.path_of("role") + " is missing");
     content(item, "content", m.role == "assistant" ? "output_text" : "input_text", m.content);
+    if (m.role == "assistant") item.pass_nulls();
     if (!item.ok()) return;
     if (m.role != "system" && m.role != "developer") return chat_.add(std::move(m), index);
     if (!out_.query.messages.empty())
@@ -215,6 +212,7 @@ class Reader {
         part.string("text", text, SIZE_MAX, JsonNeed::kRequired);
         (void)part.raw("annotations");
         refuse(part, "logprobs");
+        if (type == "output_text") part.pass_nulls();
         part.finish();
       }
       item.adopt(part.error());

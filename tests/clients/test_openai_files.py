@@ -61,6 +61,8 @@ class OpenAiFilesTest(unittest.TestCase):
             self.assertEqual((attached.status, attached.last_error), ("completed", None))
         self.assertEqual(stores.retrieve(store.id).file_counts.completed, 2)
         self.assertEqual({f.id for f in stores.files.list(store.id)}, {f.id for f in files})
+        texts = [p.text for p in stores.files.content(files[0].id, vector_store_id=store.id)]
+        self.assertEqual("".join(texts), self.client.files.content(files[0].id).text)
 
         found = stores.search(store.id, query="Which lighthouse is made of brick?").data
         self.assertEqual(found[0].filename, "varo.txt")
@@ -81,6 +83,8 @@ class OpenAiFilesTest(unittest.TestCase):
         self.assertEqual(stores.update(store.id, name="old towers").name, "old towers")
         stores.files.delete(files[1].id, vector_store_id=store.id)
         self.assertEqual([f.id for f in stores.files.list(store.id)], [files[0].id])
+        with self.assertRaises(openai.NotFoundError):
+            stores.files.content(files[1].id, vector_store_id=store.id)
         self.assertTrue(stores.delete(store.id).deleted)
         self.assertEqual(self.client.files.retrieve(files[0].id).status, "processed")
 
@@ -94,6 +98,21 @@ class OpenAiFilesTest(unittest.TestCase):
         )
         self.assertEqual(second.status, "completed")
         self.assertEqual(stores.retrieve(store.id).file_counts.completed, 2)
+
+    def test_a_vector_store_whose_files_cannot_be_attached_is_not_made(self):
+        stores = self.client.vector_stores
+        document = {"id": "salted", "text": HALDEN * 3, "cache_salt": "a secret salt"}
+        self.service.post("/v1/documents?wait=true", document)
+        before = {s.id for s in stores.list()}
+        static = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
+        with self.assertRaises(openai.BadRequestError) as raised:
+            stores.create(
+                name="half",
+                file_ids=[self.upload("varo.txt", VARO).id, "salted"],
+                chunking_strategy={"type": "static", "static": static},
+            )
+        self.assertEqual(raised.exception.param, "file_ids")
+        self.assertEqual({s.id for s in stores.list()}, before)
 
     def test_a_batch_is_made_polled_and_listed(self):
         batches = self.client.vector_stores.file_batches

@@ -2,10 +2,12 @@
 
 import json
 import unittest
+from typing import Annotated, Literal
 
 import anthropic
 import ollama
 import openai
+from pydantic import BaseModel, Field
 
 from service import Service
 
@@ -39,6 +41,12 @@ class AnthropicTest(unittest.TestCase):
     def ask(self, messages=QUESTION, **options):
         given = {"model": "default", "max_tokens": 24, "extra_body": GREEDY} | options
         return self.client.messages.create(messages=messages, **given)
+
+    def test_models(self):
+        models = list(self.client.models.list())
+        self.assertEqual([m.display_name for m in models], ["default"])
+        type(models[0]).model_validate(models[0].to_dict())
+        self.assertEqual(self.client.models.retrieve("default"), models[0])
 
     def test_a_message(self):
         message = self.ask()
@@ -102,6 +110,42 @@ class AnthropicTest(unittest.TestCase):
         ) as stream:
             final = stream.get_final_message()
         self.assertEqual(final.content[-1].input, call.input)
+
+    def test_the_runner_of_tools_calls_them(self):
+        companies = []
+
+        @anthropic.beta_tool
+        def look_up(company: Annotated[str, Field(max_length=8)]) -> str:
+            """Looks up a company."""
+            companies.append(company)
+            return FACTS
+
+        runner = self.client.beta.messages.tool_runner(
+            model="default",
+            max_tokens=80,
+            extra_body=GREEDY,
+            messages=QUESTION,
+            tools=[look_up],
+            tool_choice={"type": "any"},
+            max_iterations=2,
+        )
+        replies = list(runner)
+        self.assertEqual(replies[0].stop_reason, "tool_use")
+        self.assertTrue(companies)
+
+    def test_an_answer_is_parsed(self):
+        class Company(BaseModel):
+            name: Literal["Varo", "Acme"]
+            listed: bool
+
+        message = self.client.messages.parse(
+            model="default",
+            max_tokens=80,
+            extra_body=GREEDY,
+            messages=QUESTION,
+            output_format=Company,
+        )
+        self.assertIsInstance(message.parsed_output, Company)
 
     def test_a_cached_document_is_read_from_the_cache(self):
         def turns(question):
@@ -223,6 +267,8 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual(
             whole.usage.total_tokens, whole.usage.input_tokens + whole.usage.output_tokens
         )
+        # The package does not check replies by itself; members that it needs are all there.
+        type(whole).model_validate(whole.to_dict())
         events = list(self.ask(stream=True))
         self.assertEqual(events[0].type, "response.created")
         self.assertEqual(events[-1].response.output_text, whole.output_text)

@@ -62,6 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(error, body, true);
     OllamaEmbed embed;
     (void)read_ollama_embed(*value, embed);
+    (void)read_ollama_embeddings(*value, embed);
     std::string model;
     (void)read_ollama_show(*value, model);
     OllamaPull pull;

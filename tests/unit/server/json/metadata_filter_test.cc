@@ -32,9 +32,19 @@ TEST(MetadataFilter, JsonAndTextSayTheSame) {
   EXPECT_EQ(read(R"({"a":["x",2,null]})"), from_text({{"a[in]", "x,2,null"}}));
   EXPECT_EQ(read(R"({"a":{"in":["x","y"],"not":"z"}})"),
             from_text({{"a[in]", "x,y"}, {"a[not]", "z"}}));
-  EXPECT_EQ(read(R"({"y":{"gte":2020,"lt":"2025","exists":true}})"),
+  EXPECT_EQ(read(R"({"y":{"gte":"2020","lt":"2025","exists":true}})"),
             from_text({{"y[gte]", "2020"}, {"y[lt]", "2025"}, {"y[exists]", "true"}}));
   EXPECT_EQ(read(R"({"y":{"gt":1.5,"lte":3}})").at(0).above, "1.5E0");
+}
+
+TEST(MetadataFilter, ABoundThatIsANumberLeavesTextOut) {
+  const MetadataFilter number = read(R"({"y":{"gte":5}})"), text = read(R"({"y":{"gte":"5"}})");
+  EXPECT_TRUE(metadata_matches(R"({"y":7})", number));
+  EXPECT_TRUE(metadata_matches(R"({"y":["7",7]})", number));
+  EXPECT_FALSE(metadata_matches(R"({"y":"7"})", number));
+  EXPECT_TRUE(metadata_matches(R"({"y":7})", text));
+  EXPECT_TRUE(metadata_matches(R"({"y":"7"})", text));
+  EXPECT_FALSE(metadata_matches(R"({"y":"10"})", text)) << "text compares as text";
 }
 
 TEST(MetadataFilter, NullIsAValue) {

@@ -252,6 +252,17 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
       {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
        R"("json_schema":{"schema":{"type":"robot"}}})",
        "invalid_value", "response_format.json_schema.schema.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"text","schema":{}})",
+       "invalid_value", "response_format.schema"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"text","a":{}})",
+       "unknown_field", "response_format.a"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
+       R"("json_schema":{"schema":{},"stricter":true}})",
+       "unknown_field", "response_format.json_schema.stricter"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"documents":[{"text":"a","url":"b"}])",
+       "unknown_field", "documents[0].url"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"documents":[{"data":{"text":"a","b":"c"}}])",
+       "unknown_field", "documents[0].data.b"},
       {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_object"},)"
        R"("stop":"x")",
        "unsupported_parameter", "stop"},

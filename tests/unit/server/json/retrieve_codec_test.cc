@@ -167,6 +167,14 @@ TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {
   EXPECT_EQ(read(R"({"input":["a",5]})"), "invalid_value input[1]");
   EXPECT_EQ(read(R"({"input":"x","encoding_format":"int8"})"), "invalid_value encoding_format");
   EXPECT_EQ(read(R"({"input":"x","dimensions":3})"), "unsupported_parameter dimensions");
+  EXPECT_EQ(read(R"({"input":"x","normalize":true,"add_special_tokens":true,"embd_normalize":2,)"
+                 R"("truncate_prompt_tokens":null})"),
+            "t");
+  for (const auto& [member, value] :
+       {std::pair("normalize", "false"), std::pair("add_special_tokens", "false"),
+        std::pair("embd_normalize", "-1"), std::pair("truncate_prompt_tokens", "64")})
+    EXPECT_EQ(read(std::string(R"({"input":"x",")") + member + "\":" + value + "}"),
+              std::string("unsupported_parameter ") + member);
 }
 
 TEST(EmbeddingCodec, Base64IsLittleEndianFloats) {

@@ -147,12 +147,14 @@ TEST(VectorStoreCodec, FiltersBecomeConditionsOfMetadata) {
   const auto passes = [&](const char* metadata) { return metadata_matches(metadata, out.filter); };
   EXPECT_TRUE(passes(R"({"team":"x","year":2021,"kind":"final","lang":"fr"})"));
   EXPECT_FALSE(passes(R"({"team":"x","year":2019,"kind":"final","lang":"fr"})"));
+  EXPECT_FALSE(passes(R"({"team":"x","year":"2021","kind":"final","lang":"fr"})"));
   EXPECT_FALSE(passes(R"({"team":"x","year":2021,"kind":7,"lang":"fr"})"));
   EXPECT_FALSE(passes(R"({"team":"x","year":2021,"lang":"it"})"));
   EXPECT_FALSE(passes(R"({"team":"y","year":2021,"lang":"en"})"));
 }
 
 TEST(VectorStoreCodec, FiltersThatCannotBeKeptAreRefused) {
+  EXPECT_EQ(filter_error(R"({"type":"lt","key":"a","value":true})"), "filters.value");
   EXPECT_EQ(filter_error(R"({"type":"or","filters":[{"type":"eq","key":"a","value":1},
                                                     {"type":"eq","key":"b","value":1}]})"),
             "filters.type");

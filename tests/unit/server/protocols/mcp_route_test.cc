@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "base/json_parse.h"
 #include "tests/support/stub_app.h"
@@ -105,6 +108,25 @@ TEST_F(McpRouteTest, AToolNeedsTheScopeOfItsRoute) {
   EXPECT_TRUE(refused.at("isError").as_bool());
   EXPECT_NE(text(refused).find("'write'"), std::string::npos) << text(refused);
   EXPECT_FALSE(asked);
+}
+
+TEST_F(McpRouteTest, TheAuditLogTellsOfAToolThatStores) {
+  std::string folder = (std::filesystem::temp_directory_path() / "quire-mcp-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/audit.jsonl";
+  auto log = AuditLog::open(path);
+  ASSERT_TRUE(log.ok()) << log.status().message();
+  services.audit = std::move(*log);
+  EXPECT_FALSE(tool("ask", R"({"question":"Who?"})").at("isError").as_bool());
+  EXPECT_FALSE(tool("ingest", R"({"text":"A lighthouse.","id":"a"})").at("isError").as_bool());
+  (void)server->stop(std::chrono::seconds(10));  // every request has its line then
+  services.audit.reset();
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("\"route\":\"/mcp\""), std::string::npos) << lines[0];
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

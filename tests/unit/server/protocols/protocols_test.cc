@@ -1,206 +1,24 @@
-// The protocols of Anthropic, Ollama and OpenAI's Responses around a stub engine.
+// The protocols of Ollama and OpenAI's Responses around a stub engine, and what all have in common.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 
 #include "base/json_parse.h"
 #include "server/app/app.h"
+#include "server/protocols/anthropic_request.h"
+#include "server/protocols/ollama_request.h"
 #include "server/protocols/responses_request.h"
 #include "server/service/services.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
+#include "tests/unit/server/protocols/protocols_app.h"
 
 namespace quire {
 namespace {
 
 namespace json = boost::json;
-using testing::RawResponse;
-
-class ProtocolsTest : public test::StubAppTest {
- protected:
-  RawResponse post(const std::string& path, const std::string& body) {
-    return call("POST", path, body);
-  }
-  static json::object object(const std::string& text) {
-    auto v = parse_json(text);
-    EXPECT_TRUE(v.ok() && v->is_object()) << text;
-    return v.ok() && v->is_object() ? v->as_object() : json::object();
-  }
-  /// Returns the events of a stream, and checks that each is named like its type.
-  static std::vector<json::object> events(const std::string& body) {
-    std::vector<json::object> out;
-    for (std::size_t at = 0; at < body.size();) {
-      const auto end = body.find("\n\n", at), line = body.find('\n', at);
-      EXPECT_TRUE(body.compare(at, 7, "event: ") == 0 && end != std::string::npos);
-      if (end == std::string::npos) break;
-      out.push_back(object(body.substr(line + 7, end - line - 7)));
-      EXPECT_EQ(out.back().at("type").as_string(), body.substr(at + 7, line - at - 7));
-      at = end + 2;
-    }
-    return out;
-  }
-  static std::string types(const std::vector<json::object>& all) {
-    std::string out;
-    for (const auto& e : all) out += std::string(e.at("type").as_string()) + " ";
-    return out;
-  }
-  void answer_with_a_call() {
-    engine.pieces = {"Wait.", " <tool_call>{\"name\": \"add\", ", "\"arguments\": {\"a\"",
-                     ": 1}}</tool_call>"};
-  }
-};
-
-const char* const kAnthropicTool =
-    R"(,"tools":[{"name":"add","input_schema":{"type":"object","properties":{"a":{"type":)"
-    R"("integer"}},"required":["a"]}}])";
-
-std::string anthropic(const std::string& more) {
-  return R"({"model":"default","max_tokens":9,"messages":[{"role":"user","content":"Hi"}])" + more +
-         "}";
-}
-
-TEST_F(ProtocolsTest, AnthropicAnswersAsMessages) {
-  const auto o = object(post("/v1/messages", anthropic("")).body);
-  EXPECT_EQ(o.at("type").as_string(), "message");
-  EXPECT_EQ(o.at("stop_reason").as_string(), "end_turn");
-  EXPECT_EQ(o.at("content").as_array().at(0).as_object().at("text").as_string(), "answer");
-  const auto& usage = o.at("usage").as_object();
-  EXPECT_EQ(usage.at("input_tokens").as_int64() + usage.at("cache_read_input_tokens").as_int64() +
-                usage.at("cache_creation_input_tokens").as_int64(),
-            10);
-  engine.stop_text = "END";
-  const auto stopped = object(post("/v1/messages", anthropic(R"(,"stop_sequences":["END"])")).body);
-  EXPECT_EQ(stopped.at("stop_reason").as_string(), "stop_sequence");
-  EXPECT_EQ(stopped.at("stop_sequence").as_string(), "END");
-  // The prompt format of a model has stop texts that no client knows.
-  engine.stop_text = "\nUser:";
-  for (const char* more : {"", R"(,"stop_sequences":["END"])"}) {
-    const auto ended = object(post("/v1/messages", anthropic(more)).body);
-    EXPECT_EQ(ended.at("stop_reason").as_string(), "end_turn");
-    EXPECT_TRUE(ended.at("stop_sequence").is_null());
-  }
-}
-
-TEST_F(ProtocolsTest, AnthropicClientsFindTheRequestId) {
-  for (const auto& [body, status] :
-       {std::pair(anthropic(""), 200), std::pair(std::string("{}"), 400)}) {
-    const auto r = post("/v1/messages", body);
-    EXPECT_EQ(r.status, status);
-    ASSERT_TRUE(r.header("request-id")) << body;
-    EXPECT_EQ(*r.header("request-id"), *r.header("x-request-id"));
-  }
-  EXPECT_FALSE(post("/v1/responses", R"({"input":"Hi"})").header("request-id"));
-}
-
-TEST_F(ProtocolsTest, AnthropicCallsTools) {
-  answer_with_a_call();
-  const auto o = object(post("/v1/messages", anthropic(kAnthropicTool)).body);
-  EXPECT_EQ(o.at("stop_reason").as_string(), "tool_use");
-  const auto& use = o.at("content").as_array().at(1).as_object();
-  EXPECT_EQ(use.at("name").as_string(), "add");
-  EXPECT_EQ(use.at("input").as_object().at("a").as_int64(), 1);
-  const auto all = events(
-      post("/v1/messages", anthropic(std::string(kAnthropicTool) + R"(,"stream":true)")).body);
-  EXPECT_EQ(types(all),
-            "message_start content_block_start content_block_delta content_block_stop "
-            "content_block_start content_block_delta content_block_delta content_block_stop "
-            "message_delta message_stop ");
-  std::string arguments;
-  for (const auto& e : all)
-    if (const auto* delta = e.if_contains("delta"))
-      if (const auto* piece = delta->as_object().if_contains("partial_json"))
-        arguments += piece->as_string();
-  EXPECT_EQ(arguments, R"({"a": 1})");
-  const auto again = post(
-      "/v1/messages",
-      R"({"model":"default","max_tokens":9,"messages":[{"role":"user","content":"Hi"},)"
-      R"({"role":"assistant","content":[{"type":"tool_use","id":"t","name":"add","input":{}}]},)"
-      R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"3"},)"
-      R"({"type":"text","text":"So?"}]}]})");
-  EXPECT_EQ(again.status, 200) << again.body;
-  ASSERT_EQ(post("/v1/messages",
-                 anthropic(std::string(kAnthropicTool) + R"(,"tool_choice":{"type":"any"})"))
-                .status,
-            200);
-  EXPECT_TRUE(engine.last_request.sampling.grammar);
-}
-
-TEST_F(ProtocolsTest, AnthropicMessagesOfOneRoleAreOneTurn) {
-  const auto prompt = [this](const std::string& messages) {
-    const auto r = post("/v1/messages",
-                        R"({"model":"default","max_tokens":9,"messages":[)" + messages + "]}");
-    EXPECT_EQ(r.status, 200) << messages << r.body;
-    return engine.last_request.suffix_ids;
-  };
-  const std::string user = R"({"role":"user","content":)",
-                    other = R"({"role":"assistant","content":)";
-  EXPECT_EQ(prompt(user + R"("A"},)" + user + R"([{"type":"text","text":"B"}]},)" + other +
-                   R"("C"},)" + other + R"("D"},)" + user + R"("E"})"),
-            prompt(user + R"("A\nB"},)" + other + R"("C\nD"},)" + user + R"("E"})"));
-}
-
-TEST_F(ProtocolsTest, AnthropicDocumentsStandInThePrompt) {
-  const auto with = [](const std::string& control, const std::string& more) {
-    return R"({"model":"default",)" + more +
-           R"("messages":[{"role":"user","content":[{"type":)"
-           R"("document","title":"T","source":{"type":"text","media_type":"text/plain","data":)"
-           R"("words"})" +
-           control + R"(},{"type":"text","text":"Hi"}]}]})";
-  };
-  const std::string length = R"("max_tokens":9,)";
-  ASSERT_EQ(post("/v1/messages", with("", length)).status, 200);
-  EXPECT_EQ(engine.last_request.contexts.size(), 1u) << "it stands in the prompt";
-  EXPECT_EQ(
-      post("/v1/messages", with(R"(,"cache_control":{"type":"ephemeral","ttl":"1h"})", length))
-          .status,
-      200);
-  const auto counted = object(post("/v1/messages/count_tokens", with("", "")).body);
-  EXPECT_GT(counted.at("input_tokens").as_int64(), 5);
-  const auto refused = post("/v1/messages/count_tokens", with("", length));
-  EXPECT_EQ(refused.status, 400) << "a count makes no tokens, so it takes no length";
-  EXPECT_EQ(object(refused.body).at("error").as_object().at("param").as_string(), "max_tokens");
-}
-
-TEST_F(ProtocolsTest, AnthropicErrorsHaveItsForm) {
-  const std::tuple<std::string, const char*, const char*> cases[] = {
-      {R"({"model":"default","messages":[{"role":"user","content":"x"}]})", "max_tokens",
-       "missing"},
-      {anthropic(R"(,"thinking":{"type":"enabled","budget_tokens":9})"), "thinking", "supported"},
-      {anthropic(R"(,"max_token":1)"), "max_token", "max_tokens"},
-      {anthropic(R"(,"speed":"fast")"), "speed", "supported"},
-      {anthropic(R"(,"tool_choice":{"type":"any"})"), "tool_choice.type", "needs tools"},
-      {R"({"model":"default","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image",)"
-       R"("source":{}}]}]})",
-       "messages[0].content[0].type", "image"}};
-  for (const auto& [body, param, words] : cases) {
-    const auto r = post("/v1/messages", body);
-    EXPECT_EQ(r.status, 400) << body;
-    const auto o = object(r.body);
-    EXPECT_EQ(o.at("type").as_string(), "error");
-    const auto& error = o.at("error").as_object();
-    EXPECT_EQ(error.at("type").as_string(), "invalid_request_error");
-    EXPECT_EQ(error.at("param").as_string(), param);
-    EXPECT_NE(error.at("message").as_string().find(words), std::string::npos) << r.body;
-  }
-  const auto unknown = post("/v1/messages", R"({"model":"other","max_tokens":1,"messages":[{)"
-                                            R"("role":"user","content":"x"}]})");
-  EXPECT_EQ(object(unknown.body).at("error").as_object().at("type").as_string(), "not_found_error");
-  engine.query_error = Status::exhausted("256 queries wait already");
-  const auto busy = post("/v1/messages", anthropic(""));
-  EXPECT_EQ(object(busy.body).at("error").as_object().at("type").as_string(), "overloaded_error");
-}
-
-TEST_F(ProtocolsTest, AnthropicStreamsReportFailuresAsEvents) {
-  engine.hold = true;
-  std::thread finisher([this] {
-    auto sink = engine.take();
-    sink->on_plan(test::StubEngine::small_plan());
-    engine.finish(*sink, Status::internal("broken"));
-  });
-  const auto all = events(post("/v1/messages", anthropic(R"(,"stream":true)")).body);
-  finisher.join();
-  EXPECT_EQ(types(all), "message_start error ");
-}
+using test::anthropic;
+using test::ProtocolsTest;
 
 TEST_F(ProtocolsTest, ResponsesAreWholeOrNumberedEvents) {
   answer_with_a_call();
@@ -216,6 +34,9 @@ TEST_F(ProtocolsTest, ResponsesAreWholeOrNumberedEvents) {
   EXPECT_EQ(call.at("type").as_string(), "function_call");
   EXPECT_EQ(call.at("arguments").as_string(), R"({"a": 1})");
   EXPECT_EQ(o.at("usage").as_object().at("total_tokens").as_int64(), 11);
+  const auto& read = o.at("usage").as_object().at("input_tokens_details").as_object();
+  for (const char* member : {"cached_tokens", "cache_write_tokens"})
+    EXPECT_TRUE(read.contains(member)) << member;
   const auto all = events(
       post("/v1/responses", R"({"input":"Hi","stream":true)" + tools + "}").body);
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -298,6 +119,12 @@ TEST_F(ProtocolsTest, ResponsesRefuseWhatIsNotThere) {
     EXPECT_EQ(r.status, 400) << member;
   }
   EXPECT_EQ(post("/v1/responses", R"({"input":[{"type":"reasoning"}]})").status, 400);
+  const auto first = object(post("/v1/responses", R"({"input":"Hi"})").body);
+  for (const char* member : {"reasoning", "previous_response_id", "store", "truncation", "text"}) {
+    const json::object again{{"input", "Hi"}, {member, first.at(member)}};
+    EXPECT_EQ(post("/v1/responses", json::serialize(again)).status, 200)
+        << member << " of a reply asks for nothing";
+  }
   EXPECT_EQ(post("/v1/responses", R"({"input":[{"type":"function_call_output","call_id":"c",)"
                                   R"("output":"3"}]})")
                 .status,
@@ -358,6 +185,63 @@ TEST_F(ProtocolsTest, ErrorsNameTheFieldsOfTheProtocol) {
       "input[1]");
 }
 
+// Packages of clients write an answer with all members that they know, null where it has none, and
+// newer versions know more.
+TEST_F(ProtocolsTest, AnswersComeBackWithNullsOfAnyName) {
+  const auto status = [&](const std::string& path, const std::string& body) {
+    const auto r = post(path, body);
+    EXPECT_EQ(r.status == 200 || object(r.body).contains("error"), true);
+    return r.status;
+  };
+  const auto responses = [&](const std::string& null) {
+    return status("/v1/responses",
+                  R"({"input":[{"role":"user","content":"Hi"},{"type":"message","role":)"
+                  R"("assistant","content":[{"type":"output_text","text":"Ho",)" +
+                      null + R"(}],)" + null +
+                      R"(},{"type":"function_call","call_id":"c","name":"f","arguments":"{}",)" +
+                      null + R"(},{"type":"function_call_output","call_id":"c","output":"3"}]})");
+  };
+  const auto messages = [&](const std::string& null) {
+    return status("/v1/messages",
+                  R"({"model":"default","max_tokens":9,"messages":[{"role":"user","content":"Hi"},)"
+                  R"({"role":"assistant","content":[{"type":"text","text":"Ho",)" +
+                      null + R"(},{"type":"tool_use","id":"c","name":"f","input":{},)" + null +
+                      R"(}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c",)"
+                      R"("content":"3"}]}]})");
+  };
+  const auto chat = [&](const std::string& null) {
+    return status("/v1/chat/completions",
+                  R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":)"
+                  R"("Ho",)" +
+                      null + R"(,"tool_calls":[{"id":"c","type":"function",)" + null +
+                      R"(,"function":{"name":"f","arguments":"{}",)" + null +
+                      R"(}}]},{"role":"tool","tool_call_id":"c","content":"3"}]})");
+  };
+  EXPECT_EQ(responses(R"("phase":null)"), 200);
+  EXPECT_EQ(responses(R"("phase":"final")"), 400);
+  EXPECT_EQ(messages(R"("caller":null)"), 200);
+  EXPECT_EQ(messages(R"("caller":{"type":"direct"})"), 400);
+  EXPECT_EQ(chat(R"("reasoning_content":null)"), 200);
+  EXPECT_EQ(chat(R"("reasoning_content":"Hm")"), 400);
+  EXPECT_EQ(status("/v1/chat/completions",
+                   R"({"messages":[{"role":"user","content":"Hi","reasoning_content":null}]})"),
+            400)
+      << "what a client writes itself has no reason to";
+}
+
+TEST_F(ProtocolsTest, AnAnswerThatTakesTooLongNamesNoFieldThatIsNotThere) {
+  engine.done_status = Status::deadline("too late");
+  for (const auto& [path, body] :
+       {std::pair(std::string("/v1/messages"), anthropic("")),
+        std::pair(std::string("/v1/responses"), std::string(R"({"input":"Hi"})")),
+        std::pair(std::string("/api/generate"),
+                  std::string(R"({"model":"stub","prompt":"Hi","stream":false})"))}) {
+    const auto r = post(path, body);
+    EXPECT_EQ(r.status, 504) << path;
+    EXPECT_NE(r.body.find("within the 10 minutes"), std::string::npos) << r.body;
+  }
+}
+
 TEST_F(ProtocolsTest, OllamaAnswersInLines) {
   const auto r = post("/api/chat",
                       R"({"model":"default","messages":[{"role":"user","content":"Hi"}]})");
@@ -407,6 +291,123 @@ TEST_F(ProtocolsTest, OllamaCallsTools) {
   EXPECT_EQ(function.at("arguments").as_object().at("a").as_int64(), 1);
 }
 
+// Clients that write all options, also those that they leave at their defaults.
+TEST_F(ProtocolsTest, OllamaTakesOptionsThatChangeNothing) {
+  const auto status = [&](const std::string& options) {
+    return post("/api/generate",
+                R"({"model":"stub","prompt":"Hi","stream":false,"options":{)" + options + "}}")
+        .status;
+  };
+  for (const char* options :
+       {R"("typical_p":1,"tfs_z":1)", R"("typical_p":1.0,"tfs_z":1.0)", R"("num_keep":4)",
+        R"("repeat_last_n":64,"repeat_penalty":1)", R"("penalize_newline":false)",
+        R"("mirostat":0,"mirostat_tau":5.0,"mirostat_eta":0.1)",
+        R"("repeat_penalty":1.1,"repeat_last_n":-1,"penalize_newline":true)"})
+    EXPECT_EQ(status(options), 200) << options;
+  for (const char* options :
+       {R"("typical_p":0.7)", R"("repeat_penalty":1.1,"repeat_last_n":64)",
+        R"("presence_penalty":1,"penalize_newline":false)", R"("mirostat":2,"mirostat_tau":5.0)"})
+    EXPECT_EQ(status(options), 400) << options;
+}
+
+TEST_F(ProtocolsTest, OllamasResultsAnswerTheCallsThatTheyName) {
+  const std::string before =
+      R"({"model":"default","stream":false,"messages":[{"role":"user","content":"Hi"},)"
+      R"({"role":"assistant","content":"","tool_calls":[)"
+      R"({"id":"a","function":{"name":"add","arguments":{"a":1}}},)"
+      R"({"id":"b","function":{"name":"add","arguments":{"a":2}}}]},)";
+  const auto suffix = [&](const std::string& results) {
+    const auto r = post("/api/chat", before + results + "]}");
+    EXPECT_EQ(r.status, 200) << r.body;
+    return engine.last_request.suffix_ids;
+  };
+  QueryBody query;
+  json::value body;
+  ASSERT_FALSE(parse_json(before + R"({"role":"tool","tool_call_id":"b","content":"two"},)" +
+                              R"({"role":"tool","tool_call_id":"a","content":"one"}]})",
+                          body));
+  const auto error = read_ollama_chat(body, query);
+  ASSERT_FALSE(error) << error->message;
+  json::value calls;
+  ASSERT_FALSE(parse_json(query.messages.at(1).tool_calls, calls));
+  EXPECT_EQ(query.messages.at(2).tool_call_id, calls.at(1).at("id").as_string());
+  EXPECT_EQ(query.messages.at(3).tool_call_id, calls.at(0).at("id").as_string());
+  EXPECT_EQ(query.messages.at(3).name, "add") << "the id tells the name";
+  const std::string unnamed = R"({"role":"tool","content":"one"},{"role":"tool","content":"two"})";
+  EXPECT_FALSE(suffix(unnamed).empty()) << "without ids, in order";
+  EXPECT_EQ(post("/api/chat", before + unnamed + R"(,{"role":"tool","content":"x"}]})").status,
+            400);
+}
+
+// Where a template has no place for calls, the model reads these words.
+TEST_F(ProtocolsTest, ArgumentsThatComeBackKeepTheSpellingOfTheirNumbers) {
+  const auto calls_of = [](const QueryBody& query) { return query.messages.at(1).tool_calls; };
+  json::value body;
+  ASSERT_FALSE(parse_json(R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":)"
+                          R"("Hi"},{"role":"assistant","content":[{"type":"tool_use","id":"t",)"
+                          R"("name":"f","input":{"x":21.5,"y":0.001}}]},{"role":"user",)"
+                          R"("content":[{"type":"tool_result","tool_use_id":"t"}]}]})",
+                          body));
+  AnthropicBody anthropic;
+  const auto refused = read_anthropic(body, false, 8, anthropic);
+  ASSERT_FALSE(refused) << refused->message;
+  EXPECT_NE(calls_of(anthropic.query).find(R"({\"x\":21.5,\"y\":0.001})"), std::string::npos)
+      << calls_of(anthropic.query);
+  ASSERT_FALSE(parse_json(R"({"model":"m","messages":[{"role":"user","content":"Hi"},)"
+                          R"({"role":"assistant","tool_calls":[{"function":{"name":"f",)"
+                          R"("arguments":{"x":21.5,"y":0.001}}}]},{"role":"tool","content":"z"}]})",
+                          body));
+  QueryBody ollama;
+  const auto error = read_ollama_chat(body, ollama);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_NE(calls_of(ollama).find(R"({\"x\":21.5,\"y\":0.001})"), std::string::npos)
+      << calls_of(ollama);
+}
+
+// LangChain's OllamaEmbeddings send every option with each text, null where it is not set.
+TEST_F(ProtocolsTest, OllamaEmbedsWhateverTheOptionsOfAnswersAre) {
+  const auto status = [&](const std::string& options) {
+    return post("/api/embed", R"({"model":"stub","input":["a"],"options":{)" + options + "}}")
+        .status;
+  };
+  for (const char* options :
+       {"", R"("mirostat":null,"num_ctx":null,"temperature":null,"stop":null,"tfs_z":null)",
+        R"("num_ctx":512,"num_thread":2)", R"("temperature":0.5,"top_k":3,"stop":["x"])"})
+    EXPECT_EQ(status(options), 200) << options;
+  EXPECT_EQ(status(R"("num_ctxt":512)"), 400);
+}
+
+TEST_F(ProtocolsTest, OllamaCutsTextsToEmbedUnlessToldNotTo) {
+  // The window is 2,048 tokens; the longest of these texts could not fit it.
+  for (const int words : {4'000, 40'000}) {
+    std::string text;
+    for (int i = 0; i < words; ++i) text += "word ";
+    const std::string body = R"({"model":"stub","input":")" + text + "\"";
+    const auto cut = post("/api/embed", body + "}");
+    EXPECT_EQ(cut.status, 200) << cut.body;
+    EXPECT_EQ(engine.last_embedded.size(), 2048u);
+    EXPECT_EQ(object(cut.body).at("prompt_eval_count").as_int64(), 2048);
+    EXPECT_EQ(post("/api/embed", body + R"(,"truncate":false})").status, 400);
+  }
+}
+
+TEST_F(ProtocolsTest, OllamaEmbedsOneTextInTheOlderFormToo) {
+  const auto several = object(post("/api/embed", R"({"model":"stub","input":["a"]})").body);
+  const auto one = object(
+      post("/api/embeddings", R"({"model":"stub:latest","prompt":"a","options":{"num_ctx":512}})")
+          .body);
+  EXPECT_EQ(one.at("embedding"), several.at("embeddings").at(0));
+  const auto none = object(post("/api/embeddings", R"({"model":"stub","prompt":""})").body);
+  EXPECT_TRUE(none.at("embedding").as_array().empty());
+  EXPECT_EQ(post("/api/embeddings", R"({"model":"stub","input":"a"})").status, 400);
+  for (const char* text : {"a", ""}) {
+    const std::string given = "\"" + std::string(text) + "\"}";
+    EXPECT_EQ(post("/api/embeddings", R"({"model":"other","prompt":)" + given).status, 404);
+  }
+  EXPECT_EQ(post("/api/embed", R"({"model":"stub","input":[]})").status, 200);
+  EXPECT_EQ(post("/api/embed", R"({"model":"other","input":[]})").status, 404);
+}
+
 TEST_F(ProtocolsTest, OllamaPullsWhatIsServed) {
   const auto lines = post("/api/pull", R"({"model":"stub:latest"})");
   EXPECT_EQ(lines.status, 200);
@@ -449,6 +450,15 @@ TEST_F(ProtocolsTest, OllamaServesOllamasOwnProgram) {
   EXPECT_EQ(
       post("/api/chat", R"({"model":"stub","messages":[{"role":"system","content":"x"}]})").status,
       400);
+}
+
+TEST_F(ProtocolsTest, OllamasClientsCanReadThatAPathIsNotThere) {
+  for (const char* path : {"/api/create", "/api/push", "/api"}) {
+    const auto r = testing::call(server->port(), "POST", path, R"({"model":"stub"})", {});
+    EXPECT_EQ(r.status, 404) << path;
+    EXPECT_EQ(object(r.body).at("error"), json::value("there is no " + std::string(path)));
+  }
+  EXPECT_TRUE(object(call("POST", "/v1/nothing", "{}").body).at("error").is_object());
 }
 
 TEST_F(ProtocolsTest, OllamaTakesAnyMediaTypeOutsideBrowsers) {
