@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "server/config/config.h"
+#include "server/config/namespace_name.h"
 #include "server/config/toml.h"
 #include "server/http/http_message.h"
 
@@ -178,17 +179,6 @@ std::string presented_key(const Headers& headers) {
   }
   if (const auto key = headers.get("api-key"); !key.empty()) return std::string(key);
   return std::string(headers.get("x-api-key"));
-}
-
-bool valid_namespace(std::string_view ns) {
-  if (ns.empty() || ns.size() > 64) return false;
-  const auto letter_or_digit = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
-  if (!letter_or_digit(ns.front())) return false;
-  return std::all_of(ns.begin(), ns.end(), [&](char c) {
-    return letter_or_digit(c) || c == '.' || c == '_' || c == '-';
-  });
 }
 
 bool is_loopback(std::string_view host) {

@@ -58,8 +58,6 @@ class KeyRing {
 class Headers;
 std::string presented_key(const Headers& headers);
 
-/// Returns whether the name has 1 to 64 of [A-Za-z0-9._-], the first a letter or digit.
-bool valid_namespace(std::string_view ns);
 bool is_loopback(std::string_view host);
 
 /// Returns a new random secret ("qk_" and 40 letters and digits) from the system's random source.

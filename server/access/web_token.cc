@@ -15,6 +15,7 @@
 
 #include "base/json_object.h"
 #include "base/json_parse.h"
+#include "server/config/namespace_name.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -8,6 +8,7 @@
 #include "server/access/hosts.h"
 #include "server/access/token_issuer.h"
 #include "server/app/gzip_sink.h"
+#include "server/config/namespace_name.h"
 #include "server/handlers/common.h"
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
@@ -232,6 +233,9 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   allow_origin(call, request);
   if (request.method == "OPTIONS") return preflight(call, match, request);
   if (!match.route) {
+    // Clients of Ollama read its form of errors only.
+    if (match.allowed.empty() && !request.path.empty() && request.path.front() == "api")
+      call.style = ErrorStyle::kOllama;
     if (match.allowed.empty())
       return refuse(call,
                     make_problem("route_not_found", "there is no " + call.instance.substr(0, 256)));
@@ -321,8 +325,9 @@ void App::expand_body(Call& call, HeadDecision& decision) {
 bool App::begin_idempotent(Call& call) {
   if (call.idempotency_slot.empty()) return true;
   const std::string slot = call.idempotency_slot;
-  // Conditions are part of what is asked for.
+  // Conditions are part of what is asked for, and so is a body that lies in a file.
   std::string asked = call.request().body;
+  if (call.body_digest) asked += call.body_digest->finish().hex();
   for (const char* condition : {"if-match", "if-none-match"})
     if (const auto* given = call.request().headers.find(condition))
       asked += std::string("\n") + condition + ": " + *given;
@@ -442,7 +447,10 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
   if (summary.status >= 500) call->release_slot();
   const std::string_view endpoint = call->route ? call->route->endpoint : "none";
   const double seconds = std::chrono::duration<double>(summary.duration).count();
-  services_.metrics->request_finished(endpoint, summary.status, seconds, call->ns);
+  // A name that nobody vouches for is no label: each one would be a series for ever.
+  const bool known_ns = call->key && call->key->allows_namespace(call->ns);
+  services_.metrics->request_finished(endpoint, summary.status, seconds,
+                                      known_ns ? call->ns : std::string());
   // Probes come every second, so they are logged at debug level only.
   const bool health = call->route && call->route->public_path;
   char ms[32];
@@ -508,8 +516,9 @@ void App::trace(const Call& call, const ExchangeSummary& summary) {
 
 void App::audit(const Call& call, int status, std::string error_code) {
   const HttpRequest& request = call.request();
-  const bool changes = call.changes_something() && request.method != "GET" &&
-                       request.method != "HEAD" && request.method != "OPTIONS";
+  const bool changes = call.changed_inside ||
+                       (call.changes_something() && request.method != "GET" &&
+                        request.method != "HEAD" && request.method != "OPTIONS");
   const bool refused = status == 401 || status == 403;
   if (!changes && !refused) return;
   AuditEntry entry;

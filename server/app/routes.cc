@@ -153,6 +153,8 @@ std::vector<Route> all_routes() {
                  kRead, "List the documents of a vector store")),
       openai(get("/v1/vector_stores/{id}/files/{file}", "vector_store_file",
                  h::get_vector_store_file, kRead, "One document of a vector store")),
+      openai(get("/v1/vector_stores/{id}/files/{file}/content", "vector_store_file_content",
+                 h::vector_store_file_content, kRead, "The text of a document of a vector store")),
       openai(with_body("POST", "/v1/vector_stores/{id}/files/{file}", "vector_store_file",
                        h::modify_vector_store_file, kWrite, "Change the attributes of a document")),
       openai(with_body("DELETE", "/v1/vector_stores/{id}/files/{file}", "vector_store_file",
@@ -180,6 +182,8 @@ std::vector<Route> all_routes() {
                        "Ollama's completion of a prompt")),
       ollama(with_body("POST", "/api/embed", "ollama_embed", h::ollama_embed, kQuery,
                        "Ollama's embeddings")),
+      ollama(with_body("POST", "/api/embeddings", "ollama_embeddings", h::ollama_embeddings, kQuery,
+                       "Ollama's embedding of one text, in its older form")),
       ollama(
           get("/api/tags", "ollama_tags", h::ollama_tags, kRead, "Models, as Ollama lists them")),
       ollama(get("/api/ps", "ollama_ps", h::ollama_ps, kRead, "Models that are loaded")),

@@ -30,6 +30,21 @@ NamespaceUse namespace_use(Services& services, const NamespaceStats& n) {
   return out;
 }
 
+/// Returns what all shared tiers did together. Nobody counts the bytes that lie there.
+CacheTierUse shared_tier_use(const RemoteStats& remote, std::uint64_t hit_tokens) {
+  CacheTierUse out{.name = "remote", .state = "ok", .hit_tokens = hit_tokens};
+  for (const RemoteTierStats& t : remote.tiers) {
+    if (!t.up) out.state = "degraded";
+    out.stats.hits += t.hits;
+    out.stats.misses += t.misses;
+    out.stats.read_bytes += t.read_bytes;
+    out.stats.written_bytes += t.written_bytes;
+    out.errors += t.failures + t.bad + t.write_failures;
+  }
+  out.stats.evictions = remote.quota_removed;
+  return out;
+}
+
 /// Returns the heads of documents. Fails the call with 404 if one does not exist.
 std::optional<std::vector<DocumentManifest>> heads_of(Call& call,
                                                       const std::vector<std::string>& ids) {
@@ -66,18 +81,6 @@ std::vector<ContextKey> keys_of(const std::vector<DocumentManifest>& documents) 
   return out;
 }
 
-/// Loads KV into memory. KV that cannot be read is a miss later, as usual.
-void load(Store& store, const std::vector<ContextKey>& keys) {
-  for (const auto& key : keys) {
-    const auto segment = store.peek_segment(key);
-    if (!segment) continue;
-    const SegmentLayout& layout = (*segment)->layout;
-    for (std::uint32_t b = 0; b < layout.num_blocks; ++b)
-      for (std::uint32_t g = 0; g < layout.values_per_block; ++g)
-        if (!store.read_value(*segment, b, g).ok()) return;
-  }
-}
-
 void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
   const auto body = body_json(*call);
   if (!body) return;
@@ -104,7 +107,8 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
   for (const auto& d : *documents)
     if (const auto done = services.ingest->documents().patch(call->ns, d.id, patch); !done.ok())
       return fail_document(*call, done.status(), d.id);
-  if (pinned && request.tier == Tier::kDram) load(*services.store, keys_of(*documents));
+  if (pinned && request.tier == Tier::kDram)
+    for (const auto& d : *documents) load_into_memory(services, d);
   const StoreAdminStats now = services.store->admin_stats();
   const auto& tier = request.tier == Tier::kDram ? now.dram : now.disk;
   call->reply_json(200,
@@ -154,11 +158,26 @@ json::object cache_stats_json(Services& services,
     (status == "ready"    ? now.documents_ready
      : status == "failed" ? now.documents_failed
                           : now.documents_in_progress) += n;
-  now.tiers = {
-      {"dram", m.store.dram, m.admin.dram, totals.lookup_tokens, totals.dram_hit_tokens, 0},
-      {"disk", m.store.disk, m.admin.disk,
-       totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens),
-       totals.disk_hit_tokens, m.store.io_errors}};
+  // A tier is asked for what those before it did not have.
+  std::uint64_t asked = totals.lookup_tokens;
+  const auto add_tier = [&](CacheTierUse tier) {
+    tier.lookup_tokens = asked;
+    asked -= std::min(asked, tier.hit_tokens);
+    now.tiers.push_back(tier);
+  };
+  add_tier({.name = "dram",
+            .state = "ok",
+            .stats = m.store.dram,
+            .admin = m.admin.dram,
+            .hit_tokens = totals.dram_hit_tokens});
+  add_tier({.name = "disk",
+            .state = m.disk_full ? "full" : "ok",
+            .stats = m.store.disk,
+            .admin = m.admin.disk,
+            .hit_tokens = totals.disk_hit_tokens,
+            .errors = m.store.io_errors});
+  if (!m.store.remote.tiers.empty())
+    add_tier(shared_tier_use(m.store.remote, totals.remote_hit_tokens));
   now.saved_tokens = totals.saved_tokens;
   if (const double speed = services.engine->load().prefill_tokens_per_second; speed > 0)
     now.saved_seconds = static_cast<double>(totals.saved_tokens) / speed;

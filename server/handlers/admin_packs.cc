@@ -64,6 +64,7 @@ class PieceStream {
 std::shared_ptr<BodySink> make_pack_sink(Call& call) {
   auto file = std::make_shared<SpoolFile>(call.services.config()->disk.path);
   call.body_state = file;
+  if (!call.idempotency_slot.empty()) call.body_digest = std::make_unique<Sha256>();
   return std::make_shared<SpoolSink>(call, std::move(file));
 }
 

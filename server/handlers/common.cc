@@ -111,6 +111,31 @@ void fail_job(Call& call, const Status& status, const std::string& id) {
   call.fail(ingest_problem(status));
 }
 
+void load_into_memory(const Services& services, const DocumentManifest& document) {
+  AdminStore& store = *services.store;
+  for (const auto& chunk : document.chunks) {
+    const auto segment = chunk.key.is_zero() ? std::nullopt : store.peek_segment(chunk.key);
+    if (!segment) continue;
+    const SegmentLayout& layout = (*segment)->layout;
+    for (std::uint32_t b = 0; b < layout.num_blocks; ++b)
+      for (std::uint32_t g = 0; g < layout.values_per_block; ++g)
+        if (services.stopping || !store.read_value(*segment, b, g).ok()) return;
+  }
+}
+
+WhyStop when_left(std::shared_ptr<Call> call) {
+  return [call = std::move(call)]() -> std::optional<Problem> {
+    if (call->services.stopping) return make_problem("draining", "the service is shutting down");
+    if (call->exchange->client_gone()) return make_problem("internal", "the client left");
+    return std::nullopt;
+  };
+}
+
+void post_encoding(std::shared_ptr<Call> call, std::function<void()> work) {
+  if (!call->services.encoding->post(std::move(work), call->ns))
+    call->fail(make_problem("overloaded", "too many requests wait for the encoder; try again"));
+}
+
 bool read_batch_parameters(Call& call, BatchOptions& options, DocumentInput* document) {
   for (const auto& [name, value] : call.request().query) {
     if (name == "wait") continue;

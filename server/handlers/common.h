@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json_reader.h"
+#include "cachestore/store_admin.h"
 #include "engine/chat/text_bound.h"
 #include "ingest/ingest_service.h"
 #include "server/json/embedding_codec.h"
@@ -17,12 +18,16 @@
 #include "server/reply/admin_reply.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
+#include "server/support/problem.h"
 
 namespace quire {
 
 /// Fails the call with the problem of a document operation.
 void fail_document(Call& call, const Status& status, const std::string& id);
 void fail_job(Call& call, const Status& status, const std::string& id);
+/// Loads the KV of a document into memory, until the service stops. KV that cannot be read is a
+/// miss later, as usual.
+void load_into_memory(const Services& services, const DocumentManifest& document);
 /// Returns the problem of an IngestService error that does not concern one id.
 Problem ingest_problem(const Status& status);
 /// Returns the body of GET /v1/admin/cache/stats and of the `stats` event. `namespaces` are shown
@@ -50,6 +55,14 @@ QueryDefaults query_defaults(Call& call);
 /// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<JsonError>& error);
 
+/// Says why long work is to end early; none: it goes on.
+using WhyStop = std::function<std::optional<Problem>()>;
+/// Returns what says so of a call whose client has left, or that the service's end overtakes.
+WhyStop when_left(std::shared_ptr<Call> call);
+/// Runs `work` of the call on the encoding threads, as other calls need the workers. Fails the call
+/// if too many wait for these threads.
+void post_encoding(std::shared_ptr<Call> call, std::function<void()> work);
+
 /// What becomes of texts that are longer than an encoder takes.
 enum class LongTexts : std::uint8_t { kRefuse, kCut };
 /// Makes the reply of the vectors of all inputs.
@@ -57,7 +70,7 @@ using MakeEmbeddingsReply =
     std::function<boost::json::object(const std::vector<std::vector<float>>& vectors,
                                       const std::string& model, std::int64_t prompt_tokens)>;
 /// Embeds the inputs with the encoder or the model, and replies.
-void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTexts long_texts,
+void embed_inputs(std::shared_ptr<Call> call, EmbeddingBody body, LongTexts long_texts,
                   MakeEmbeddingsReply make);
 
 /// Reads options of an ingest from query parameters, for bodies that are not JSON. `document`, if

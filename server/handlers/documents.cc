@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <chrono>
 #include <utility>
 
 #include "base/index.h"
+#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
@@ -18,6 +20,9 @@
 namespace quire {
 namespace json = boost::json;
 namespace {
+
+/// A document that takes longer to be computed is loaded as far as it is then.
+constexpr std::chrono::minutes kLongestWarm{60};
 
 std::size_t max_documents(const Call& call) {
   return to_size(call.services.config()->limits.documents_per_call);
@@ -101,6 +106,20 @@ std::pair<std::string, std::string> tag_header(const DocumentInfo& d) {
   return {"ETag", "\"" + d.tag + "\""};
 }
 
+/// Loads the document's KV into memory once the job has made it whole.
+void load_when_warm(Services& services, const std::string& ns, const std::string& id,
+                    const std::string& job_id) {
+  const auto load = [&services, ns, id] {
+    if (const auto head = services.store->get_document_head(ns, id); head.ok())
+      load_into_memory(services, *head);
+  };
+  // Large documents take a while, and other calls need the workers.
+  when_job_ends(services, ns, job_id, kLongestWarm, [&services, id, load] {
+    if (!services.maintenance->post(load) && !services.stopping)
+      log_warning("a warmed document stays on disk: too many loads into memory wait", {{"id", id}});
+  });
+}
+
 void submit_batches(std::shared_ptr<Call> call, std::vector<DocumentBatch> batches, bool put,
                     std::int64_t wait_ms) {
   const bool single = batches.size() == 1 && !batches[0].options.in_batch;
@@ -145,18 +164,20 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   }
   // A reader may take minutes, and other calls need the workers.
   const auto files = std::make_shared<DocumentBatch>(std::move(batch));
-  const bool queued = call->services.maintenance->post([call, files, put, config, wait = *wait_ms] {
-    std::optional<Problem> problem;
-    hub::FetchRules rules;
-    rules.hosts = config->fetch.hosts;
-    rules.private_addresses = config->fetch.private_addresses;
-    rules.max_bytes = static_cast<std::uint64_t>(config->fetch.max_bytes);
-    rules.seconds = static_cast<std::int32_t>(config->fetch.timeout_seconds);
-    auto batches = read_uploaded_files(*call->services.reader, rules, std::move(*files),
-                                       when_left(call), problem);
-    if (problem) return call->fail(*problem);
-    submit_batches(call, std::move(batches), put, wait);
-  });
+  const bool queued = call->services.file_readers->post(
+      [call, files, put, config, wait = *wait_ms] {
+        std::optional<Problem> problem;
+        hub::FetchRules rules;
+        rules.hosts = config->fetch.hosts;
+        rules.private_addresses = config->fetch.private_addresses;
+        rules.max_bytes = static_cast<std::uint64_t>(config->fetch.max_bytes);
+        rules.seconds = static_cast<std::int32_t>(config->fetch.timeout_seconds);
+        auto batches = read_uploaded_files(*call->services.reader, rules, std::move(*files),
+                                           when_left(call), problem);
+        if (problem) return call->fail(*problem);
+        submit_batches(call, std::move(batches), put, wait);
+      },
+      call->ns);
   if (!queued) call->fail(make_problem("overloaded", "too many files wait; try again"));
 }
 
@@ -305,11 +326,11 @@ void document_blocks(std::shared_ptr<Call> call) {
 
 void warm_document(std::shared_ptr<Call> call) {
   if (!check_parameters(*call, {})) return;
+  std::string tier;
   if (!call->request().body.empty()) {
     const auto body = body_json(*call);
     if (!body) return;
     JsonReader r(*body, "");
-    std::string tier = "dram";
     if (r.ok()) {
       r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
       if (r.ok() && (tier == "gpu" || tier == "remote"))
@@ -320,11 +341,8 @@ void warm_document(std::shared_ptr<Call> call) {
   }
   const std::string id = call->path_param("id");
   const auto job = call->services.ingest->warm(call->ns, id);
-  if (!job.ok()) {
-    if (job.code() == Code::kResourceExhausted)
-      return call->fail(problem_of(job.status(), "cache_full"));
-    return fail_document(*call, job.status(), id);
-  }
+  if (!job.ok()) return fail_document(*call, job.status(), id);
+  if (tier == "dram") load_when_warm(call->services, call->ns, id, job->id);
   call->reply_json(202, job_json(*job), {{"Location", "/v1/jobs/" + job->id}});
 }
 

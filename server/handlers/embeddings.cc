@@ -1,6 +1,10 @@
+#include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <span>
 
 #include "base/index.h"
+#include "base/utf8.h"
 #include "engine/encoder/text_encoder.h"
 #include "engine/engine.h"
 #include "ingest/embed/engine_embedder.h"
@@ -13,6 +17,8 @@ namespace {
 
 /// Bytes of one text that an encoder tokenizes; its window is some hundred words.
 constexpr std::size_t kLongestText = 64 << 10;
+/// Tokens that an encoder reads between looks at whether the client is still there.
+constexpr std::int64_t kTokensAtOnce = 16 << 10;
 
 /// Embeds one request's texts one after the other, so that one client does not fill the engine's
 /// queue.
@@ -64,7 +70,7 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
   }
 };
 
-/// Cuts ids to a length and keeps the last one, which ends a text.
+/// Cuts an encoder's ids to a length and keeps the last one, which ends a text.
 void cut(std::vector<std::int32_t>& ids, std::int64_t most) {
   if (count_of(ids) <= most) return;
   const std::int32_t last = ids.back();
@@ -74,7 +80,7 @@ void cut(std::vector<std::int32_t>& ids, std::int64_t most) {
 
 /// Answers with the vectors of the encoder, on the caller's thread.
 void embed_by_encoder(Call& call, const EmbeddingBody& body, LongTexts long_texts,
-                      const MakeEmbeddingsReply& make) {
+                      const MakeEmbeddingsReply& make, const WhyStop& why_stop) {
   const Services& s = call.services;
   const TextEncoder& encoder = *s.encoder;
   std::vector<std::vector<std::int32_t>> sequences;
@@ -89,13 +95,15 @@ void embed_by_encoder(Call& call, const EmbeddingBody& body, LongTexts long_text
                                         "text, or name '" +
                                         s.engine->info().model_name + "' as the model",
                                     param));
-    if (text->size() > kLongestText)
+    if (text->size() > kLongestText && long_texts == LongTexts::kRefuse)
       return call.fail(make_problem("context_length_exceeded",
                                     param + " has " + std::to_string(text->size()) +
                                         " bytes; at most " + std::to_string(kLongestText) +
                                         " are taken: shorten the text or send it in parts",
                                     param));
-    auto& ids = sequences.emplace_back(encoder.encode(*text, EncoderRole::kText));
+    std::string_view beginning = std::string_view(*text).substr(0, kLongestText);
+    beginning = beginning.substr(0, tokenizer_internal::valid_utf8_prefix(beginning));
+    auto& ids = sequences.emplace_back(encoder.encode(beginning, EncoderRole::kText));
     if (long_texts == LongTexts::kCut) cut(ids, encoder.info().max_tokens);
     tokens += count_of(ids);
     if (count_of(ids) > encoder.info().max_tokens)
@@ -105,16 +113,23 @@ void embed_by_encoder(Call& call, const EmbeddingBody& body, LongTexts long_text
               std::to_string(encoder.info().max_tokens) + ": shorten the text or send it in parts",
           param));
   }
-  const auto vectors = encoder.embed(sequences, s.encoder_threads);
-  if (!vectors.ok()) return call.fail(problem_of(vectors.status()));
+  std::vector<std::vector<float>> vectors;
+  for (std::size_t begin = 0, end = 0; begin < sequences.size(); begin = end) {
+    if (const auto problem = why_stop()) return call.fail(*problem);
+    for (std::int64_t n = 0; end < sequences.size() && n < kTokensAtOnce; ++end)
+      n += count_of(sequences[end]);
+    auto part = encoder.embed(std::span(sequences).subspan(begin, end - begin), s.encoder_threads);
+    if (!part.ok()) return call.fail(problem_of(part.status()));
+    std::ranges::move(*part, std::back_inserter(vectors));
+  }
   call.charge_tokens(tokens);
   call.add_log("prompt_tokens", std::to_string(tokens));
-  call.reply_json(200, make(*vectors, encoder.info().name, tokens));
+  call.reply_json(200, make(vectors, encoder.info().name, tokens));
 }
 
 }  // namespace
 
-void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTexts long_texts,
+void embed_inputs(std::shared_ptr<Call> call, EmbeddingBody body, LongTexts long_texts,
                   MakeEmbeddingsReply make) {
   auto e = std::make_shared<Embedding>();
   const auto& encoder = call->services.encoder;
@@ -124,8 +139,11 @@ void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTex
   e->model = engine.info().model_name;
   // An alias of the service's own model may name what embeds, too: the encoder, where there is one.
   const bool free = known && wanted != e->model && &engine == call->services.engine;
-  if (encoder && (free || wanted == encoder->info().name))
-    return embed_by_encoder(*call, body, long_texts, make);
+  if (encoder && (free || wanted == encoder->info().name)) {
+    return post_encoding(call, [call, body = std::move(body), long_texts, make = std::move(make)] {
+      embed_by_encoder(*call, body, long_texts, make, when_left(call));
+    });
+  }
   if (!known) {
     return call->fail(make_problem(
         "model_not_found",
@@ -133,9 +151,16 @@ void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTex
             (encoder ? " and the encoder '" + encoder->info().name + "'" : std::string()),
         "model"));
   }
+  const std::int64_t window = engine.info().max_model_len;
   for (const auto& input : body.inputs) {
     const auto* text = std::get_if<std::string>(&input);
-    TextBound bound(engine.tokenizer(), engine.info().max_model_len);
+    if (text && long_texts == LongTexts::kCut) {
+      auto& ids = e->ids.emplace_back(
+          embedding_ids(engine.tokenizer(), beginning_of(engine.tokenizer(), *text, window)));
+      ids.resize(std::min(ids.size(), to_size(window)));
+      continue;
+    }
+    TextBound bound(engine.tokenizer(), window);
     if (const auto excess = text ? bound.add(*text) : std::nullopt) {
       const std::string param = body.inputs.size() > 1
                                     ? "input[" + std::to_string(e->ids.size()) + "]"
@@ -145,7 +170,6 @@ void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTex
     }
     e->ids.push_back(text ? embedding_ids(engine.tokenizer(), *text)
                           : std::get<std::vector<std::int32_t>>(input));
-    if (long_texts == LongTexts::kCut) cut(e->ids.back(), engine.info().max_model_len);
   }
   e->make = std::move(make);
   e->call = call;
@@ -160,11 +184,11 @@ void embeddings(std::shared_ptr<Call> call) {
   if (!parsed) return;
   EmbeddingBody body;
   if (failed(*call, read_embedding(*parsed, body))) return;
-  embed_inputs(std::move(call), body, LongTexts::kRefuse,
-               [format = body.format](const std::vector<std::vector<float>>& vectors,
-                                      const std::string& model, std::int64_t tokens) {
-                 return embeddings_json(vectors, format, model, tokens);
-               });
+  const EmbeddingFormat format = body.format;
+  embed_inputs(
+      std::move(call), std::move(body), LongTexts::kRefuse,
+      [format](const std::vector<std::vector<float>>& vectors, const std::string& model,
+               std::int64_t tokens) { return embeddings_json(vectors, format, model, tokens); });
 }
 
 }  // namespace handlers

@@ -19,6 +19,10 @@
 
 namespace quire {
 
+/// The time of an answer in protocols without a field for it, whose clients give up after ten
+/// minutes.
+constexpr std::chrono::minutes kAnswerTime{10};
+
 /// Generation is one request on its way to the engine. Threads: one at a time until run_choices(),
 /// which leaves only `call` and `records` in use.
 struct Generation {
@@ -84,6 +88,8 @@ Problem engine_problem(const Status& status, const QueryRecord& record);
 /// Returns the problem as above. If the queue is full, its retry time is the wait that the engine
 /// expects, from one second to a minute.
 Problem engine_problem(const Status& status, const QueryRecord& record, const Engine& engine);
+/// Returns the same for a request that had kAnswerTime, which none of its fields changes.
+Problem answer_problem(const Status& status, const QueryRecord& record, const Engine& engine);
 
 /// Returns the character ranges of the plan's blocks, for documents that have not changed since the
 /// query.

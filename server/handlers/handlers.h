@@ -36,6 +36,7 @@ void delete_vector_store(std::shared_ptr<Call> call);
 void attach_file(std::shared_ptr<Call> call);
 void list_vector_store_files(std::shared_ptr<Call> call);
 void get_vector_store_file(std::shared_ptr<Call> call);
+void vector_store_file_content(std::shared_ptr<Call> call);
 void modify_vector_store_file(std::shared_ptr<Call> call);
 void detach_file(std::shared_ptr<Call> call);
 void search_vector_store(std::shared_ptr<Call> call);

@@ -20,7 +20,8 @@ json::object checks(Services& s, bool& ok) {
     for (const ServedModel& m : served_models(s)) models[m.name()] = "ok";
     o["models"] = std::move(models);
   }
-  o["disk"] = ready ? "ok" : "loading";
+  // Answers go on with a full disk, so it does not make the service unready.
+  o["disk"] = !ready ? "loading" : s.store && is_disk_full(s) ? "full" : "ok";
   o["service"] = draining ? "draining" : "ok";
   // Without a shared tier everything works, so it never makes the service unready.
   if (const RemoteStats remote = ready && s.store ? s.store->remote_stats() : RemoteStats();

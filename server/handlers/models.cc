@@ -12,6 +12,7 @@
 #include "server/handlers/handlers.h"
 #include "server/json/openai_codec.h"
 #include "server/json/retrieve_codec.h"
+#include "server/json/text.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -52,6 +53,22 @@ json::object model_json(const Services& services, const EngineInfo& info,
   meta["selection_heads"] = std::move(heads);
   meta["citations_calibrated"] = info.citation_confidence.has_value();
   o["meta"] = std::move(meta);
+  return o;
+}
+
+bool speaks_anthropic(const Call& call) {
+  return !call.request().headers.get("anthropic-version").empty();
+}
+
+/// Returns a model as model_json() does, for a client of Anthropic's API with what it reads
+/// besides.
+json::object model_for(const Call& call, const EngineInfo& info, const std::string& id = {}) {
+  json::object o = model_json(call.services, info, id);
+  if (!speaks_anthropic(call)) return o;
+  o["type"] = "model";
+  o["display_name"] = o["id"];
+  o["created_at"] = rfc3339(call.services.started_ms);
+  o["lifecycle"] = "active";
   return o;
 }
 
@@ -162,9 +179,14 @@ void list_models(std::shared_ptr<Call> call) {
   o["object"] = "list";
   json::array data;
   for (const ServedModel& m : served_models(call->services)) {
-    data.push_back(model_json(call->services, m.engine->info()));
+    data.push_back(model_for(*call, m.engine->info()));
     for (const std::string& alias : m.config->model.aliases)
-      data.push_back(model_json(call->services, m.engine->info(), alias));
+      data.push_back(model_for(*call, m.engine->info(), alias));
+  }
+  if (speaks_anthropic(*call)) {
+    o["first_id"] = data.front().at("id");
+    o["last_id"] = data.back().at("id");
+    o["has_more"] = false;
   }
   o["data"] = std::move(data);
   call->reply_json(200, o);
@@ -174,8 +196,8 @@ void get_model(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   if (!choose_model(*call, id)) return;
   const ServedModel model = call->model();
-  call->reply_json(
-      200, model_json(call->services, model.engine->info(), id == "default" ? std::string() : id));
+  call->reply_json(200,
+                   model_for(*call, model.engine->info(), id == "default" ? std::string() : id));
 }
 
 /// Returns the part about fidelity of the service's own model, which is the one that documents are

@@ -18,8 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// OpenAI's protocol has no field for a timeout; its clients give up after ten minutes.
-constexpr auto kAnswerTime = 10min;
 /// The longest wait for documents that are still being cached. After it the reply is 409, which
 /// clients retry.
 constexpr auto kDocumentsTime = 30s;
@@ -82,7 +80,7 @@ class WholeReply final : public ReplyWriter {
       if (!failed_ && --left_ > 0) return;
     }
     if (!status.ok())
-      return p_.call->fail(engine_problem(status, *p_.records.front(), *p_.call->model().engine));
+      return p_.call->fail(answer_problem(status, *p_.records.front(), *p_.call->model().engine));
     json::array choices;
     for (std::size_t i = 0; i < p_.records.size(); ++i)
       choices.push_back(
@@ -149,7 +147,7 @@ class StreamedReply final : public ReplyWriter {
     std::lock_guard lock(mu_);
     if (failed_) return;
     const QueryRecord& r = *p_.records[choice];
-    if (!status.ok()) return fail(engine_problem(status, r, *p_.call->model().engine));
+    if (!status.ok()) return fail(answer_problem(status, r, *p_.call->model().engine));
     json::object chunk = p_.format.chunk({p_.format.closing_choice(choice, r)});
     chunk["timings"] = timings_json(r);
     (void)send(chunk);

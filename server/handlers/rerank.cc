@@ -1,6 +1,7 @@
 #include <algorithm>
-#include <atomic>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/encoder/text_encoder.h"
@@ -32,42 +33,59 @@ std::string names_of(const Services& s) {
   return out + "'bm25'";
 }
 
-/// Calls `score` for parts of the texts, as long as the client waits.
+struct Scores {
+  std::vector<double> values;  // in the order of the texts
+  std::int64_t tokens = 0;
+};
+
+/// Calls `score` for parts of the texts until `why_stop` has a reason.
 template <class Score>
-Status in_parts(std::span<const std::string> texts, const std::atomic<bool>& gone, Score&& score) {
+Status in_parts(std::span<const std::string> texts, const WhyStop& why_stop, Score&& score) {
   for (std::size_t begin = 0; begin < texts.size(); begin += kTextsAtOnce) {
-    if (gone) return Status::cancelled("the client left");
+    if (const auto problem = why_stop()) return Status::cancelled(problem->detail);
     QUIRE_RETURN_IF_ERROR(
         score(texts.subspan(begin, std::min(kTextsAtOnce, texts.size() - begin))));
   }
   return {};
 }
 
-Status score_by_pairs(const Services& s, const RerankBody& body, const std::atomic<bool>& gone,
-                      std::vector<double>& scores, std::int64_t& tokens) {
-  return in_parts(body.texts, gone, [&](std::span<const std::string> part) -> Status {
+Result<Scores> score_by_pairs(const Services& s, const RerankBody& body, const WhyStop& why_stop) {
+  Scores out;
+  const auto score = [&](std::span<const std::string> part) -> Status {
     QUIRE_ASSIGN_OR_RETURN(const auto found,
                            s.reranker->score(body.query, part, s.encoder_threads));
-    scores.insert(scores.end(), found.values.begin(), found.values.end());
-    tokens += found.tokens;
+    out.values.insert(out.values.end(), found.values.begin(), found.values.end());
+    out.tokens += found.tokens;
     return {};
-  });
+  };
+  QUIRE_RETURN_IF_ERROR(in_parts(body.texts, why_stop, score));
+  return out;
 }
 
-Status score_by_vectors(const Services& s, const RerankBody& body, const std::atomic<bool>& gone,
-                        std::vector<double>& scores, std::int64_t& tokens) {
+Result<Scores> score_by_vectors(const Services& s, const RerankBody& body,
+                                const WhyStop& why_stop) {
   QUIRE_ASSIGN_OR_RETURN(const auto asked,
                          s.encoder->embed_texts({&body.query, 1}, EncoderRole::kQuestion, 1));
-  tokens += asked.tokens;
-  return in_parts(body.texts, gone, [&](std::span<const std::string> part) -> Status {
+  Scores out;
+  out.tokens = asked.tokens;
+  const auto score = [&](std::span<const std::string> part) -> Status {
     QUIRE_ASSIGN_OR_RETURN(const auto told,
                            s.encoder->embed_texts(part, EncoderRole::kText, s.encoder_threads));
-    tokens += told.tokens;
+    out.tokens += told.tokens;
     for (const auto& vector : told.vectors)
-      scores.push_back(
+      out.values.push_back(
           std::inner_product(vector.begin(), vector.end(), asked.vectors.front().begin(), 0.0));
     return {};
-  });
+  };
+  QUIRE_RETURN_IF_ERROR(in_parts(body.texts, why_stop, score));
+  return out;
+}
+
+Result<Scores> score_by_words(const Services& s, const RerankBody& body) {
+  Scores out;
+  QUIRE_ASSIGN_OR_RETURN(out.values,
+                         word_scores(body.query, body.texts, s.config()->retrieve.language));
+  return out;
 }
 
 std::vector<RankedText> ranked(const RerankBody& body, const std::vector<double>& scores) {
@@ -82,6 +100,20 @@ std::vector<RankedText> ranked(const RerankBody& body, const std::vector<double>
   return out;
 }
 
+void reply_ranked(Call& call, const RerankBody& body, const std::string& model,
+                  const std::string& scorer, const Result<Scores>& found) {
+  if (!found.ok()) return call.fail(problem_of(found.status()));
+  RankedTexts reply;
+  reply.id = call.request_id;
+  reply.model = model;
+  reply.scorer = scorer;
+  reply.tokens = found->tokens;
+  reply.results = ranked(body, found->values);
+  call.charge_tokens(reply.tokens);
+  call.add_log("prompt_tokens", std::to_string(reply.tokens));
+  call.reply_json(200, rerank_reply().json(reply));
+}
+
 }  // namespace
 
 namespace handlers {
@@ -92,40 +124,24 @@ void rerank(std::shared_ptr<Call> call) {
   RerankBody body;
   if (failed(*call, read_rerank(*value, body))) return;
   const Services& s = call->services;
-  const auto gone = std::make_shared<std::atomic<bool>>(false);
-  call->exchange->on_disconnect([gone] { gone->store(true); });
-  RankedTexts reply;
-  reply.id = call->request_id;
-  std::vector<double> scores;
-  Status status;
   switch (ranker_of(s, body.model)) {
     case Ranker::kCrossEncoder:
-      reply.model = s.reranker->info().name;
-      reply.scorer = "cross_encoder";
-      status = score_by_pairs(s, body, *gone, scores, reply.tokens);
-      break;
+      return post_encoding(call, [call, body = std::move(body), &s] {
+        reply_ranked(*call, body, s.reranker->info().name, "cross_encoder",
+                     score_by_pairs(s, body, when_left(call)));
+      });
     case Ranker::kEncoder:
-      reply.model = s.encoder->info().name;
-      reply.scorer = "encoder";
-      status = score_by_vectors(s, body, *gone, scores, reply.tokens);
-      break;
-    case Ranker::kWords: {
-      reply.model = reply.scorer = "bm25";
-      auto found = word_scores(body.query, body.texts, s.config()->retrieve.language);
-      status = found.status();
-      if (found.ok()) scores = std::move(*found);
-      break;
-    }
+      return post_encoding(call, [call, body = std::move(body), &s] {
+        reply_ranked(*call, body, s.encoder->info().name, "encoder",
+                     score_by_vectors(s, body, when_left(call)));
+      });
+    case Ranker::kWords:
+      return reply_ranked(*call, body, "bm25", "bm25", score_by_words(s, body));
     case Ranker::kNone:
       return call->fail(make_problem(
           "model_not_found",
           "no model '" + body.model + "' ranks texts here; there is " + names_of(s), "model"));
   }
-  if (!status.ok()) return call->fail(problem_of(status));
-  reply.results = ranked(body, scores);
-  call->charge_tokens(reply.tokens);
-  call->add_log("prompt_tokens", std::to_string(reply.tokens));
-  call->reply_json(200, rerank_reply().json(reply));
 }
 
 }  // namespace handlers

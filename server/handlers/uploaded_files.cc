@@ -67,14 +67,6 @@ std::string metadata_of(const ReadDocument& read, const std::string& file_name,
 
 }  // namespace
 
-WhyStop when_left(std::shared_ptr<Call> call) {
-  return [call = std::move(call)]() -> std::optional<Problem> {
-    if (call->services.stopping) return make_problem("draining", "the service is shutting down");
-    if (call->exchange->client_gone()) return make_problem("internal", "the client left");
-    return std::nullopt;
-  };
-}
-
 std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
                                                const hub::FetchRules& rules, DocumentBatch batch,
                                                const WhyStop& why_stop,

@@ -1,23 +1,16 @@
 /// Files of a form: a reader makes documents of them, as `quire ingest` does.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "readers/reader_process.h"
+#include "server/handlers/common.h"
 #include "server/hub/file_fetch.h"
 #include "server/json/document_request.h"
-#include "server/service/call.h"
 #include "server/support/problem.h"
 
 namespace quire {
-
-/// Says why no more files are to be read; none: reading goes on.
-using WhyStop = std::function<std::optional<Problem>()>;
-/// Returns what says so of a call whose client has left, or that the service's end overtakes.
-WhyStop when_left(std::shared_ptr<Call> call);
 
 /// Reads the batch's files, each in a child process, fetches first what is on the web, and puts
 /// their documents in the place of the files. An id comes from the file's name or address unless

@@ -126,8 +126,10 @@ const Reply<CacheTierUse>& tier_stats_reply() {
   static const Reply<T> reply(
       "TierStats", "",
       {{"name", kind::one_of({"gpu", "dram", "disk", "remote"}), [](const T& t) { return t.name; }},
-       {"state", kind::text(), [](const T&) { return "ok"; }},
-       {"bytes", kind::count(), [](const T& t) { return t.stats.used_bytes; }},
+       {"state", kind::one_of({"ok", "full", "degraded"}), [](const T& t) { return t.state; },
+        "full: the disk has no room for documents; degraded: a shared tier gives no answer"},
+       {"bytes", kind::count(), [](const T& t) { return t.stats.used_bytes; },
+        "Of a shared tier this and the blocks are not counted, and 0"},
        {"capacity_bytes", kind::count(), [](const T& t) { return t.stats.capacity_bytes; },
         "0: no limit"},
        {"pinned_bytes", kind::count(), [](const T& t) { return t.admin.pinned_bytes; }},

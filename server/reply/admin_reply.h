@@ -39,7 +39,7 @@ const Reply<Pins>& pins_reply();
 
 /// CacheTierUse is one tier of the cache.
 struct CacheTierUse {
-  std::string_view name;
+  std::string_view name, state;
   TierStats stats;
   StoreAdminStats::Tier admin;
   std::uint64_t lookup_tokens = 0, hit_tokens = 0, errors = 0;

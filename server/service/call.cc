@@ -128,6 +128,8 @@ void Call::release_slot() {
 
 void Call::fail(const Problem& problem) {
   add_log("error_code", problem.code);
+  // Queues that are full are found behind admission, which counts its own refusals.
+  if (problem.code == "overloaded") services.metrics->rejected(problem.code);
   reply(problem_response(problem, style, instance, request_id));
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/sha256.h"
 #include "server/access/rate_limit.h"
 #include "server/http/exchange.h"
 #include "server/http/gzip_reader.h"
@@ -54,7 +55,12 @@ class Call {
   /// This request is the first one of its slot, whose reply is still to come. Every way that a
   /// request can end releases the slot, also without a reply: others would wait for it for ever.
   std::atomic<bool> holds_slot{false};
-  std::shared_ptr<void> body_state;        ///< data that a body sink collected
+  /// A request that this one made inside the service changes something. Threads: any.
+  std::atomic<bool> changed_inside{false};
+  std::shared_ptr<void> body_state;  ///< data that a body sink collected
+  /// Of a body that a sink collects, for its Idempotency-Key; null: the body is in the request, or
+  /// there is no key.
+  std::unique_ptr<Sha256> body_digest;
   std::shared_ptr<const GzipReader> gzip;  ///< what expanded the body; null: it came as it is
 
   /// Chooses the model that the request asks for by this name; an empty one means the service's

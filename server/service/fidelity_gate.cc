@@ -151,6 +151,13 @@ bool FidelityGate::is_quicker_behind(const ReadBehind& text) const {
   return behind < alone;
 }
 
+bool FidelityGate::any_lead_in_passed() const {
+  std::lock_guard lock(mu_);
+  return std::ranges::any_of(
+      passing_certificates(usable_, fingerprint_hex_, max_drop_),
+      [](const Certificate* c) { return c->read_behind.kind == ReadBehind::Kind::kLeadIn; });
+}
+
 std::set<ReadBehind> FidelityGate::known_locked() const {
   std::set<ReadBehind> out = {ReadBehind()};
   for (const Certificate& c : certificates_) out.insert(c.read_behind);

@@ -65,6 +65,9 @@ class FidelityGate {
   /// Returns whether, by passed certificates, `auto` needs a lesser share of recompute's time for
   /// documents that were read behind this text than for documents that were read alone.
   bool is_quicker_behind(const ReadBehind& text) const;
+  /// Returns whether a certificate of documents behind any lead-in has passed. Without one
+  /// is_quicker_behind() is false for each of them.
+  bool any_lead_in_passed() const;
 
   /// Records one shadow check: the share of positions at which recompute gives the same token.
   /// Returns true if the strategy's state changed.

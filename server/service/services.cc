@@ -1,5 +1,8 @@
 #include "server/service/services.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "base/index.h"
 #include "base/log.h"
 #include "base/sha256.h"
@@ -40,6 +43,8 @@ Services::Services(Config initial)
       timers(std::make_unique<TimerQueue>()),
       workers(std::make_unique<WorkerPool>(4, 4096)),
       maintenance(std::make_unique<WorkerPool>(2, 16)),
+      file_readers(std::make_unique<WorkerPool>(5, 64, /*spare_threads=*/1)),
+      encoding(std::make_unique<WorkerPool>(3, 256, /*spare_threads=*/1)),
       keys_(KeyRing::open()) {
   metrics->set_per_namespace(initial.metrics.per_namespace);
   set_config(std::move(initial));
@@ -66,6 +71,9 @@ std::unique_ptr<ShadowChecker> make_shadow(Services& s, Engine& engine, Fidelity
 bool lead_in_by_default(Services& s, std::string_view ns) {
   const std::string setting = s.config()->policy.lead_in;
   if (setting != "auto") return setting == "on";
+  // Each document asks, and to make the tokens of the text takes longer than the rest of the
+  // answer.
+  if (!s.fidelity->any_lead_in_passed()) return false;
   const auto behind = read_behind_lead_in(s.engine->prompt_format_of(ns));
   return behind.ok() && s.fidelity->is_quicker_behind(*behind);
 }
@@ -93,6 +101,12 @@ void start_evidence(Services& s, const std::string& fingerprint_hex) {
       });
 }
 
+bool is_disk_full(const Services& s) {
+  std::error_code ec;
+  const std::filesystem::space_info room = std::filesystem::space(s.store->options().path, ec);
+  return !ec && room.available < kFreeMarginBytes;
+}
+
 MetricsSnapshot metrics_snapshot(Services& s) {
   MetricsSnapshot m;
   m.ready = s.ready;
@@ -112,6 +126,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
     m.auto_fallback = m.auto_fallback || model.fidelity->in_fallback();
     m.models.push_back({info.model_name, info.fingerprint, model.engine->memory()});
   }
+  m.disk_full = is_disk_full(s);
   m.store = s.store->stats();
   m.admin = s.store->admin_stats();
   m.ingest = s.ingest->stats();

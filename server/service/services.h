@@ -90,6 +90,10 @@ struct Services {
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
   std::unique_ptr<WorkerPool> maintenance;  ///< for long operations: verify, export, import
+  /// For files that are read or fetched first: whoever waits for a slow host holds up no backup.
+  std::unique_ptr<WorkerPool> file_readers;
+  /// For texts that an encoder reads: a call may have thousands of them.
+  std::unique_ptr<WorkerPool> encoding;
   /// Reads keys and what else may change again. Returns the settings that have changed and need a
   /// restart. Set before requests come.
   std::function<Result<std::vector<std::string>>()> reload;
@@ -119,6 +123,10 @@ bool lead_in_by_default(Services& services, std::string_view ns);
 /// Starts gathering evidence for `auto`; engine, store and ingest must be set. The caller must
 /// stop() it before their end.
 void start_evidence(Services& services, const std::string& fingerprint_hex);
+
+/// Returns whether the store refuses documents for want of room, whatever their length. The store
+/// must be set.
+bool is_disk_full(const Services& services);
 
 /// Returns the values of a scrape. It may wait on disk.
 MetricsSnapshot metrics_snapshot(Services& services);

@@ -65,6 +65,7 @@ HttpResponse SpoolSink::refusal(const Problem& problem) const {
 }
 
 std::optional<HttpResponse> SpoolSink::write(std::string_view piece) {
+  if (call_.body_digest) call_.body_digest->update(piece);
   const Status s = file_->append(piece);
   if (s.ok()) return std::nullopt;
   log_error("a body could not be kept",

@@ -163,6 +163,7 @@ json::object anthropic_error(const Problem& problem, std::string_view request_id
                                      : "invalid_request_error";
   json::object error{{"type", type}, {"message", problem.detail}, {"code", problem.code}};
   if (!problem.param.empty()) error["param"] = problem.param;
+  if (const auto* details = problem.extra.if_contains("details")) error["details"] = *details;
   return {{"type", "error"}, {"error", std::move(error)}, {"request_id", request_id}};
 }
 

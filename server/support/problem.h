@@ -56,7 +56,8 @@ Problem problem_of(const Status& status, std::string_view code = {});
 /// Returns the problem as a JSON object, as in bodies and in SSE `error` events.
 boost::json::object problem_body(const Problem& problem, std::string_view instance,
                                  std::string_view request_id);
-/// Returns Anthropic's error object, as in bodies and in SSE `error` events.
+/// Returns Anthropic's error object, as in bodies and in SSE `error` events. Of the further members
+/// it has `details`, which its clients read.
 boost::json::object anthropic_error(const Problem& problem, std::string_view request_id);
 HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance,
                               std::string_view request_id);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,7 @@ class StubEngine : public Engine {
   std::vector<std::string> pieces{"answer"};  ///< the answer of every query
   std::string stop_text;                      ///< the stop string that ends it
   QueryRequest last_request;                  ///< of the last query that was taken
+  std::vector<std::int32_t> last_embedded;    ///< the last text that was embedded
   bool hold = false;                          ///< keeps the sink, so that the test finishes it
   std::chrono::milliseconds wait{0};          ///< reported to a refused client
 
@@ -87,7 +89,8 @@ class StubEngine : public Engine {
     finish(*sink, done_status);
     return QueryHandle(last_);
   }
-  void embed(EmbedRequest, std::function<void(Result<std::vector<float>>)> done) override {
+  void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override {
+    last_embedded = std::move(request.token_ids);
     done(std::vector<float>{0.6f, 0.8f});
   }
   Result<Plan> plan(const QueryRequest&) override { return small_plan(); }

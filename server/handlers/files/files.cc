@@ -98,13 +98,15 @@ void create_file(std::shared_ptr<Call> call) {
   }
   // A reader may take minutes, and other calls need the workers.
   const auto files = std::make_shared<DocumentBatch>(std::move(batch));
-  const bool queued = call->services.maintenance->post([call, files, id] {
-    std::optional<Problem> problem;
-    auto batches = read_uploaded_files(*call->services.reader, {}, std::move(*files),
-                                       when_left(call), problem);
-    if (problem) return call->fail(*problem);
-    cache_file(call, std::move(batches.front()), id);
-  });
+  const bool queued = call->services.file_readers->post(
+      [call, files, id] {
+        std::optional<Problem> problem;
+        auto batches = read_uploaded_files(*call->services.reader, {}, std::move(*files),
+                                           when_left(call), problem);
+        if (problem) return call->fail(*problem);
+        cache_file(call, std::move(batches.front()), id);
+      },
+      call->ns);
   if (!queued) call->fail(make_problem("overloaded", "too many files wait; try again"));
 }
 

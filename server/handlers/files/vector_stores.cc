@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/index.h"
+#include "base/log.h"
 #include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/store_admin.h"
 #include "server/handlers/common.h"
@@ -167,14 +168,17 @@ std::optional<json::object> store_json(Call& call, const VectorStore& s) {
 class Attaching : public std::enable_shared_from_this<Attaching> {
  public:
   using Done = std::function<void(Call& call, const DocumentInfo& last)>;
+  /// Takes back what was done before, as the call fails.
+  using Undo = std::function<void(Call& call)>;
   /// `param` names the member that errors are about.
   Attaching(std::shared_ptr<Call> call, std::string store_id, std::string param,
-            std::vector<FileToAttach> files, Done done)
+            std::vector<FileToAttach> files, Done done, Undo undo = {})
       : call_(std::move(call)),
         store_id_(std::move(store_id)),
         param_(std::move(param)),
         files_(std::move(files)),
-        done_(std::move(done)) {}
+        done_(std::move(done)),
+        undo_(std::move(undo)) {}
 
   void run() {
     Services& services = call_->services;
@@ -184,30 +188,63 @@ class Attaching : public std::enable_shared_from_this<Attaching> {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
             end_ - std::chrono::steady_clock::now());
         if (left.count() <= 0)
-          return call_->fail(make_problem("document_not_ready",
-                                          "the document '" + files_[next_].id.substr(0, 256) +
-                                              "' is still worked on by the job " + s.job_id,
-                                          param_));
+          return fail(make_problem("document_not_ready",
+                                   "the document '" + files_[next_].id.substr(0, 256) +
+                                       "' is still worked on by the job " + s.job_id,
+                                   param_));
         return when_job_ends(services, call_->ns, s.job_id, left,
                              [self = shared_from_this()] { self->run(); });
       }
-      if (s.at != AttachStep::At::kAttached)
-        return call_->fail(make_problem(s.code, s.message, param_));
+      if (s.at != AttachStep::At::kAttached) return fail(make_problem(s.code, s.message, param_));
       last_ = std::move(s.document);
     }
     done_(*call_, last_);
   }
 
  private:
+  void fail(const Problem& problem) {
+    if (undo_) undo_(*call_);
+    call_->fail(problem);
+  }
+
   const std::shared_ptr<Call> call_;
   const std::string store_id_, param_;
   std::vector<FileToAttach> files_;
   const Done done_;
+  const Undo undo_;
   const std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() +
                                                      kCachingTime;
   std::size_t next_ = 0;
   DocumentInfo last_;
 };
+
+/// Removes a vector store with its batches, and from its documents, which stay. (disk, catalog)
+/// Errors: no_such_store(), those of change_vector_stores() and of listing documents; the vector
+/// store is gone after the latter.
+Status remove_store(Call& call, const std::string& id) {
+  Services& services = call.services;
+  std::vector<std::string> batches;
+  QUIRE_RETURN_IF_ERROR(
+      change_vector_stores(services, call.ns, [&](std::vector<VectorStore>& stores) {
+        const auto it = std::ranges::find(stores, id, &VectorStore::id);
+        if (it == stores.end()) return no_such_store();
+        batches = std::move(it->batches);
+        stores.erase(it);
+        return Status();
+      }));
+  services.file_batches->forget(call.ns, batches);
+  // Nothing finds the id any more. A document that keeps it, because it is being replaced now,
+  // loses it with the next version.
+  std::vector<std::string> files;
+  QUIRE_RETURN_IF_ERROR(each_file(services, call.ns, id, [&](const DocumentInfo& d) {
+    files.push_back(d.id);
+    return Status();
+  }));
+  for (const std::string& file : files)
+    (void)change_membership(services, call.ns, file,
+                            {.change = Membership::Change::kDetach, .store_id = id});
+  return {};
+}
 
 void reply_store(Call& call, const VectorStore& s) {
   if (const auto body = store_json(call, s)) call.reply_json(200, *body);
@@ -327,7 +364,13 @@ void create_vector_store(std::shared_ptr<Call> call) {
     files.push_back({.id = std::move(id), .chunking = body.chunking});
   std::make_shared<Attaching>(
       std::move(call), store.id, "file_ids", std::move(files),
-      [store](Call& done, const DocumentInfo&) { reply_store(done, store); })
+      [store](Call& done, const DocumentInfo&) { reply_store(done, store); },
+      [id = store.id](Call& failed) {
+        // A client that tries again must not leave one behind with each try.
+        if (const Status gone = remove_store(failed, id); !gone.ok())
+          log_warning("a vector store whose files could not be attached stays",
+                      {{"id", id}, {"reason", gone.to_string()}});
+      })
       ->run();
 }
 
@@ -379,28 +422,7 @@ void modify_vector_store(std::shared_ptr<Call> call) {
 
 void delete_vector_store(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  std::vector<std::string> batches;
-  const Status gone = change_vector_stores(
-      call->services, call->ns, [&](std::vector<VectorStore>& stores) {
-        const auto it = std::ranges::find(stores, id, &VectorStore::id);
-        if (it == stores.end()) return no_such_store();
-        batches = std::move(it->batches);
-        stores.erase(it);
-        return Status();
-      });
-  if (!gone.ok()) return fail_store(*call, gone, id);
-  call->services.file_batches->forget(call->ns, batches);
-  // Nothing finds the id any more. A document that keeps it, because it is being replaced now,
-  // loses it with the next version.
-  std::vector<std::string> files;
-  const Status listed = each_file(call->services, call->ns, id, [&](const DocumentInfo& d) {
-    files.push_back(d.id);
-    return Status();
-  });
-  if (!listed.ok()) return call->fail(ingest_problem(listed));
-  for (const std::string& file : files)
-    (void)change_membership(call->services, call->ns, file,
-                            {.change = Membership::Change::kDetach, .store_id = id});
+  if (const Status gone = remove_store(*call, id); !gone.ok()) return fail_store(*call, gone, id);
   call->reply_json(200,
                    json::object{{"id", id}, {"object", "vector_store.deleted"}, {"deleted", true}});
 }
@@ -473,6 +495,22 @@ void get_vector_store_file(std::shared_ptr<Call> call) {
   if (!store) return;
   if (const auto d = file_of_path(*call, *store))
     call->reply_json(200, file_of_store_json(call->services, *d, store->id));
+}
+
+void vector_store_file_content(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {})) return;
+  const auto store = store_of_path(*call);
+  if (!store) return;
+  const auto d = file_of_path(*call, *store);
+  if (!d) return;
+  auto text = call->services.ingest->documents().content(call->ns, d->id);
+  if (!text.ok()) return fail_file(*call, text.status(), store->id, d->id);
+  json::array data;
+  data.push_back(json::object{{"type", "text"}, {"text", std::move(*text)}});
+  call->reply_json(200, json::object{{"object", "vector_store.file_content.page"},
+                                     {"data", std::move(data)},
+                                     {"has_more", false},
+                                     {"next_page", nullptr}});
 }
 
 void modify_vector_store_file(std::shared_ptr<Call> call) {

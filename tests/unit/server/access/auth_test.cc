@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/config/namespace_name.h"
 #include "server/http/http_message.h"
 
 namespace quire {

@@ -85,6 +85,22 @@ TEST_F(AppTest, KeysScopesAndNamespaces) {
             400);
 }
 
+TEST_F(AppTest, OnlyNamespacesOfAKeyAreLabels) {
+  use_keys();
+  services.metrics->set_per_namespace(true);
+  EXPECT_EQ(call("GET", "/livez", {}, {"X-Namespace: made-up"}).status, 200);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"X-Namespace: made-up"}).status, 401);
+  EXPECT_EQ(
+      call("GET", "/v1/documents", {}, {"api-key: secret-reader", "X-Namespace: made-up"}).status,
+      403);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"api-key: secret-reader", "X-Namespace: b"}).status,
+            200);
+  (void)server->stop(std::chrono::seconds(10));  // all requests are counted then
+  const std::string text = services.metrics->text({});
+  EXPECT_NE(text.find("namespace=\"b\""), std::string::npos) << text;
+  EXPECT_EQ(text.find("made-up"), std::string::npos) << text;
+}
+
 TEST_F(AppTest, RequestAndTokenLimits) {
   use_keys("requests_per_minute = 3\ntokens_per_minute = 5\n");
   const std::vector<std::string> key = {"api-key: secret-all"};
@@ -116,6 +132,9 @@ TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
   EXPECT_EQ(r.status, 503);
   EXPECT_EQ(code_of(r), "overloaded");
   EXPECT_EQ(r.header("retry-after"), "1");
+  // What the alert QuireOverloaded of configs/prometheus/quire-rules.yml asks for.
+  EXPECT_NE(services.metrics->text({}).find("quire_rejected_total{reason=\"overloaded\"} 1\n"),
+            std::string::npos);
   engine.wait = std::chrono::milliseconds(7300);
   EXPECT_EQ(ask().header("retry-after"), "8");
   EXPECT_EQ(ask().header("retry-after-ms"), "7300");
@@ -147,10 +166,15 @@ TEST_F(AppTest, StoreFailuresHaveTheirFaces) {
   auto r = call("GET", "/v1/documents/a");
   EXPECT_EQ(r.status, 503);
   EXPECT_EQ(code_of(r), "storage_unavailable");
-  ingest.error = Status::exhausted("all pinned");
+  ingest.error = Status::exhausted("all pinned").with_field("pinned");
   r = call("POST", "/v1/documents/a/warm");
   EXPECT_EQ(r.status, 507);
   EXPECT_EQ(code_of(r), "cache_full");
+  ingest.error = Status::exhausted("the ingest queue holds 1000 documents");
+  r = call("POST", "/v1/documents/a/warm");
+  EXPECT_EQ(r.status, 503);
+  EXPECT_EQ(code_of(r), "overloaded");
+  EXPECT_TRUE(r.header("retry-after"));
   r = call("POST", "/v1/documents", R"({"text":"x"})");
   EXPECT_EQ(code_of(r), "overloaded");
   ingest.error = Status::not_found("no");

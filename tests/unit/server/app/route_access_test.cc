@@ -76,6 +76,7 @@ const std::map<std::string, Expectation>& expectations() {
       {"POST /v1/vector_stores/{id}/files", {kWrite}},
       {"GET /v1/vector_stores/{id}/files", {kRead}},
       {"GET /v1/vector_stores/{id}/files/{file}", {kRead}},
+      {"GET /v1/vector_stores/{id}/files/{file}/content", {kRead}},
       {"POST /v1/vector_stores/{id}/files/{file}", {kWrite}},
       {"DELETE /v1/vector_stores/{id}/files/{file}", {kWrite}},
       {"POST /v1/vector_stores/{id}/search", {kQuery}},
@@ -89,6 +90,7 @@ const std::map<std::string, Expectation>& expectations() {
       {"POST /api/chat", {kQuery}},
       {"POST /api/generate", {kQuery}},
       {"POST /api/embed", {kQuery}},
+      {"POST /api/embeddings", {kQuery}},
       {"GET /api/tags", {kRead}},
       {"GET /api/ps", {kRead}},
       {"POST /api/pull", {kRead}},
@@ -180,6 +182,8 @@ class RouteAccessTest : public ::testing::Test {
     services_.timers->stop();
     services_.workers->stop();
     services_.maintenance->stop();
+    services_.file_readers->stop();
+    services_.encoding->stop();
   }
 
   testing::RawResponse send(const Route& route, const Key& key, const std::string& ns) {

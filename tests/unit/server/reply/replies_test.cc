@@ -174,9 +174,9 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   t.check(ranked_text_reply(), ranked, {});
   t.check(rerank_reply(), {"req_1", "minilm", "encoder", {ranked}, 7}, {"", "bm25", "bm25", {}, 0});
 
-  t.check(tier_stats_reply(), {"dram", {}, {}}, {"disk", {}, {}});
+  t.check(tier_stats_reply(), {"dram", "full", {}, {}}, {"disk", "ok", {}, {}});
   CacheUseNow cache;
-  cache.tiers = {{"dram", {}, {}}};
+  cache.tiers = {{"dram", "full", {}, {}}};
   t.check(
       cache_stats_reply(),
       [&] {

@@ -240,8 +240,10 @@ TEST(FidelityGate, NothingIsSaidOfReadingsWhereNothingPassedAtAll) {
 TEST(FidelityGate, TellsWhetherTheLeadInIsQuicker) {
   FidelityGate gate(0.9);
   EXPECT_FALSE(gate.is_quicker_behind(kLeadIn));
+  EXPECT_FALSE(gate.any_lead_in_passed());
   gate.set_certificates({behind(kLeadIn, certificate("reuse", true, 10))}, kModel, 0.02);
   EXPECT_TRUE(gate.is_quicker_behind(kLeadIn)) << "else everything is exact";
+  EXPECT_TRUE(gate.any_lead_in_passed());
   EXPECT_FALSE(gate.is_quicker_behind(kOtherLeadIn));
   gate.set_certificates({behind(kLeadIn, certificate("reuse", true, 10)),
                          certificate("prophetkv", true, 60), certificate("reuse", false, 5)},
@@ -255,6 +257,7 @@ TEST(FidelityGate, TellsWhetherTheLeadInIsQuicker) {
   gate.set_certificates({behind(kLeadIn, certificate("reuse", true, 10))}, std::string(64, 'b'),
                         0.02);
   EXPECT_FALSE(gate.is_quicker_behind(kLeadIn)) << "of another model";
+  EXPECT_FALSE(gate.any_lead_in_passed());
 }
 
 TEST(FidelityGate, InfoNamesTheChoiceForEachReading) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <string>
 #include <thread>
@@ -46,6 +47,33 @@ TEST_F(WorkerPoolTest, TakesRepliesWhenItsQueueIsFull) {
   open_.set_value();
   pool_.stop();
   EXPECT_EQ(order_, "abcd");
+}
+
+TEST(WorkerPoolTenantsTest, OneTenantLeavesAThreadToOthers) {
+  std::promise<void> open;
+  const std::shared_future<void> opened = open.get_future().share();
+  std::atomic<int> slow = 0, other = 0;
+  WorkerPool pool(3, 8, /*spare_threads=*/1);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(pool.post(
+        [&slow, opened] {
+          ++slow;
+          opened.wait();
+        },
+        "slow"));
+  }
+  EXPECT_TRUE(testing::soon([&] { return slow == 2; }));
+  EXPECT_EQ(pool.queued(), 4u);
+  EXPECT_TRUE(pool.post([&slow] { ++slow; }, "slow"));
+  EXPECT_TRUE(pool.post([&slow] { ++slow; }, "slow"));
+  EXPECT_FALSE(pool.post([&slow] { ++slow; }, "slow")) << "it has three quarters of the queue";
+  EXPECT_TRUE(pool.post([&other] { ++other; }, "quick"));
+  EXPECT_TRUE(pool.post([&other] { ++other; }));
+  EXPECT_TRUE(testing::soon([&] { return other == 2; }));
+  EXPECT_EQ(slow, 2);
+  open.set_value();
+  pool.stop();
+  EXPECT_EQ(slow, 8);
 }
 
 TEST_F(WorkerPoolTest, TakesNothingOnceItStops) {
