@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include "base/index.h"
 #include "base/json_object.h"
@@ -205,7 +206,14 @@ class Fetch {
       }
     }
     QUIRE_RETURN_IF_ERROR(check_room(missing));
+    // The manifest tells what an interrupted fetch belongs to.
+    if (!missing.empty()) QUIRE_RETURN_IF_ERROR(write_manifest(folder_, manifest_));
     for (const HubFile& f : missing) QUIRE_RETURN_IF_ERROR(fetch(f));
+    QUIRE_RETURN_IF_ERROR(remove_others(chosen));
+    for (auto& [asked, model] : std::exchange(changing_, {})) {
+      const bool same = !model.empty() && group_of(model) == group_of(chosen.model);
+      manifest_.models.emplace_back(asked, same ? chosen.model : model);
+    }
     std::erase_if(manifest_.models, [&](const auto& model) { return model.first == r_.file; });
     manifest_.models.emplace_back(r_.file, chosen.model);
     QUIRE_RETURN_IF_ERROR(write_manifest(folder_, manifest_));
@@ -232,6 +240,43 @@ class Fetch {
                              std::to_string(needed >> 20) + " MiB more, and " +
                              options_.root.string() + " has " + std::to_string(room >> 20) +
                              " MiB left; QUIRE_CACHE may name a folder on another disk");
+  }
+
+  /// Forgets, until all files are there, the models that the file belongs to: half of an old
+  /// revision and half of a new one must not be taken for a model.
+  Status begin_change(const HubFile& f) {
+    const auto kept = std::stable_partition(
+        manifest_.models.begin(), manifest_.models.end(),
+        [&](const auto& model) { return !Manifest::is_of(f, model.second); });
+    if (kept == manifest_.models.end()) return {};
+    changing_.insert(changing_.end(), kept, manifest_.models.end());
+    manifest_.models.erase(kept, manifest_.models.end());
+    return write_manifest(folder_, manifest_);
+  }
+
+  /// Deletes files of the model that its repository no longer has, unless they were asked for by
+  /// name: a loader would take old weights in one file before new ones in parts.
+  Status remove_others(const ChosenFiles& chosen) {
+    const std::string group = group_of(chosen.model);
+    std::vector<HubFile> others;
+    for (const HubFile& f : manifest_.files) {
+      const auto is_it = [&](const HubFile& now) { return now.path == f.path; };
+      const auto names_it = [&](const auto& model) {
+        return group_of(model.second) != group && group_of(model.second) == group_of(f.path);
+      };
+      if (Manifest::is_of(f, chosen.model) && std::ranges::none_of(chosen.files, is_it) &&
+          std::ranges::none_of(manifest_.models, names_it) &&
+          std::ranges::none_of(changing_, names_it))
+        others.push_back(f);
+    }
+    for (const HubFile& f : others) {
+      QUIRE_RETURN_IF_ERROR(begin_change(f));
+      std::error_code ec;
+      fs::remove(folder_ / f.path, ec);
+      if (ec) return disk_error("cannot delete", folder_ / f.path, ec.value());
+      std::erase_if(manifest_.files, [&](const HubFile& old) { return old.path == f.path; });
+    }
+    return {};
   }
 
   /// Calls until success, a final failure, or too many attempts in a row without progress. `call`
@@ -288,6 +333,7 @@ class Fetch {
       }
       tell(f.path + " has the wrong checksum; fetching it again from its beginning");
     }
+    QUIRE_RETURN_IF_ERROR(begin_change(f));
     if (::rename(part.c_str(), target.c_str()) != 0)
       return disk_error("cannot write", target, errno);
     fs::remove(part.string() + ".etag", ec);
@@ -384,6 +430,8 @@ class Fetch {
   const HubClient client_;
   const fs::path folder_;
   Manifest manifest_;
+  std::vector<std::pair<std::string, std::string>>
+      changing_;  ///< of manifest_.models, left out until all files are there
   FetchProgress progress_;
   Clock::time_point started_, shown_;
   std::uint64_t start_bytes_ = 0;
@@ -450,12 +498,10 @@ std::vector<CachedModel> list_models(const fs::path& root) {
       std::error_code none;
       if (!revision->is_directory(none)) continue;
       const Manifest m = read_manifest(revision->path());
+      if (m.repo.empty()) continue;  // such as the embedded model, which is unpacked there
       const std::uint64_t bytes = bytes_in(revision->path());
       if (m.models.empty()) {
-        ModelReference r{
-            .repo = m.repo.empty() ? repo->path().filename().string() : m.repo,
-            .revision = m.revision.empty() ? revision->path().filename().string() : m.revision,
-            .file = {}};
+        const ModelReference r{.repo = m.repo, .revision = m.revision, .file = {}};
         all.push_back({r.text(), revision->path().string(), bytes, false});
       }
       for (const auto& [asked, model] : m.models) {

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -57,8 +58,40 @@ class RemoteEmbedder final : public Embedder {
                          .finish()) {}
 
   Digest fingerprint() const override { return fingerprint_; }
-  Result<std::vector<std::vector<float>>> embed(std::span<const std::string> texts, EmbedRole,
+  Result<std::vector<std::vector<float>>> embed(std::span<const std::string> texts, EmbedRole role,
                                                 const EmbedLimits& limits) override {
+    const auto begun = Clock::now();
+    if (role == EmbedRole::kQuestion && begun < limits.deadline && is_silent(begun))
+      return Status::unavailable(
+          "retrieve.embeddings_url has not answered lately; ask again later");
+    auto out = embed_all(texts, limits);
+    if (!limits.stop.stop_requested()) take_note(out.status(), begun);
+    return out;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Returns whether the service is left alone. When that time is over, one question finds out how
+  /// it is.
+  bool is_silent(Clock::time_point now) {
+    const std::lock_guard lock(mu_);
+    if (now < ask_again_) return true;
+    if (ask_again_ != Clock::time_point()) ask_again_ = now + options_.quiet;
+    return false;
+  }
+
+  void take_note(const Status& status, Clock::time_point begun) {
+    const auto now = Clock::now();
+    const std::lock_guard lock(mu_);
+    if (status.ok())
+      ask_again_ = {};
+    else if (status.code() == Code::kUnavailable && now - begun >= options_.silence)
+      ask_again_ = now + options_.quiet;
+  }
+
+  Result<std::vector<std::vector<float>>> embed_all(std::span<const std::string> texts,
+                                                    const EmbedLimits& limits) const {
     std::vector<std::vector<float>> out(texts.size());
     std::vector<std::size_t> batch;  // indexes of texts
     for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -73,7 +106,6 @@ class RemoteEmbedder final : public Embedder {
     return out;
   }
 
- private:
   Result<std::vector<std::vector<float>>> call(json::array input, const EmbedLimits& limits) const {
     using std::chrono::milliseconds;
     const std::size_t count = input.size();
@@ -101,6 +133,8 @@ class RemoteEmbedder final : public Embedder {
 
   const RemoteEmbedderOptions options_;
   const Digest fingerprint_;
+  std::mutex mu_;
+  Clock::time_point ask_again_;  // guarded by mu_; its default: the service answers
 };
 
 }  // namespace

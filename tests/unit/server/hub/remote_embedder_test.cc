@@ -1,6 +1,13 @@
 #include "server/hub/remote_embedder.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
 
 namespace quire::hub {
 namespace {
@@ -58,6 +65,48 @@ TEST(RemoteEmbedderTest, NobodyThereIsAnErrorThatIsWorthARetry) {
   const auto empty = embedder->embed({&none, 1}, EmbedRole::kText, {});
   ASSERT_TRUE(empty.ok()) << "an empty text is not sent";
   EXPECT_EQ(*empty, Vectors{{}});
+}
+
+/// A service that takes connections and never answers.
+class SilentService {
+ public:
+  SilentService() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(fd_, 8), 0);
+    EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/v1/embeddings";
+  }
+  ~SilentService() { ::close(fd_); }
+  const std::string& url() const { return url_; }
+
+ private:
+  int fd_;
+  std::string url_;
+};
+
+TEST(RemoteEmbedderTest, ASilentServiceHoldsOneQuestionUpAndNotThoseBehind) {
+  using Clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
+  const SilentService service;
+  const std::string text = "red fish";
+  const auto ask = [&](Embedder& embedder, milliseconds patience) {
+    const auto begun = Clock::now();
+    EXPECT_EQ(embedder.embed({&text, 1}, EmbedRole::kQuestion, {{}, begun + patience}).code(),
+              Code::kUnavailable);
+    return Clock::now() - begun;
+  };
+  const milliseconds shortly{100}, long_time{60'000};
+  const auto embedder = make_remote_embedder({service.url(), "", "", milliseconds(1), long_time});
+  EXPECT_GE(ask(*embedder, shortly), shortly / 2);
+  EXPECT_LT(ask(*embedder, long_time), long_time / 2) << "it is not asked";
+  const auto again = make_remote_embedder(
+      {service.url(), "", "", milliseconds(1), milliseconds(0)});
+  EXPECT_GE(ask(*again, shortly), shortly / 2);
+  EXPECT_GE(ask(*again, shortly), shortly / 2) << "it is asked again after its time";
 }
 
 }  // namespace
