@@ -461,10 +461,13 @@ Status check_config(const Config& c) {
   }
   QUIRE_RETURN_IF_ERROR(check_backup_path(c));
   for (const std::string& host : c.fetch.hosts)
-    if (host.find('/') != std::string::npos)
+    if (host.empty() || host.find_first_of("/\"' \t,") != std::string::npos ||
+        (host.starts_with('[') && host.find(':') == std::string::npos))
       return Status::invalid("fetch.hosts", "fetch.hosts has '" + url_without_secrets(host) +
                                                 "'; name hosts alone, as in example.org, "
-                                                "*.example.org or example.org:8443");
+                                                "*.example.org or example.org:8443, in flags and "
+                                                "the environment with commas and no spaces "
+                                                "between");
   if (c.model.max_model_len > 0 && c.model.max_model_len < kLeastModelLen)
     return Status::invalid("model.max_model_len",
                            "model.max_model_len is " + std::to_string(c.model.max_model_len) +

@@ -52,7 +52,7 @@ struct Config {
   } limits;
   struct Cache {
     std::int64_t block_tokens = 0, layers_per_value = 0, dram_bytes = std::int64_t{4} << 30;
-    std::string eviction = "lru", quotas_file;
+    std::string eviction = "lru", page_locked = "auto", quotas_file;
     double max_pinned_ratio = 0.5;
     bool share_across_namespaces = false;
   } cache;

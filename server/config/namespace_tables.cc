@@ -4,6 +4,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "server/config/namespace_name.h"
+
 namespace quire {
 
 Status read_namespace_tables(std::string_view text, const std::string& file_name,
@@ -16,6 +18,10 @@ Status read_namespace_tables(std::string_view text, const std::string& file_name
       const std::string name(key.str()), place = file_name + ", namespace '" + name + "'";
       if (name.empty() || node.as_table() == nullptr)
         return wrong(place + " must be a table, such as [" + (name.empty() ? "team" : name) + "]");
+      if (name != "*" && !valid_namespace(name))
+        return wrong(place +
+                     ": no namespace can have this name; it has 1 to 64 letters, digits, "
+                     "'.', '_' or '-', and begins with a letter or digit");
       QUIRE_RETURN_IF_ERROR(read(name, place, *node.as_table()));
     }
     return {};

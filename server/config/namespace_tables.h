@@ -14,8 +14,8 @@ namespace quire {
 using ReadNamespace = std::function<Status(const std::string& name, const std::string& place,
                                            const toml::table& table)>;
 
-/// Calls `read` for each table of the text. Errors: those of `read`; kInvalidArgument with `field`,
-/// whose message names the file and what is wrong.
+/// Calls `read` for each table of the text, which are named by namespaces or "*". Errors: those of
+/// `read`; kInvalidArgument with `field`, whose message names the file and what is wrong.
 Status read_namespace_tables(std::string_view text, const std::string& file_name,
                              std::string_view field, const ReadNamespace& read);
 

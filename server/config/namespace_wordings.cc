@@ -38,6 +38,10 @@ Result<NamespaceWordings> parse_namespace_wordings(std::string_view text,
   QUIRE_RETURN_IF_ERROR(read_namespace_tables(
       text, file_name, kField,
       [&](const std::string& name, const std::string& place, const toml::table& table) -> Status {
+        if (name == "*")
+          return wrong(place +
+                       " stands for none here; what the other namespaces have are the settings "
+                       "prompt.intro, prompt.document, prompt.question and prompt.citation");
         QUIRE_ASSIGN_OR_RETURN(NamespaceWords words, read_table(table, place));
         out.emplace(name, std::move(words));
         return {};

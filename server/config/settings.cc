@@ -151,6 +151,10 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(cache, "dram_bytes", dram_bytes, 0, kBig, "memory tier"),
       QUIRE_SETTING(cache, "eviction", eviction, 0, 0, "what goes first when a tier is full", "lru",
                     "s3fifo"),
+      QUIRE_SETTING(cache, "page_locked", page_locked, 0, 0,
+                    "page-locked memory for the memory tier, which a GPU reads by itself; auto: "
+                    "where a GPU computes, on: no start without it",
+                    "auto", "on", "off"),
       QUIRE_SETTING(cache, "max_pinned_ratio", max_pinned_ratio, 0, 1,
                     "share of a tier that pins may hold"),
       QUIRE_SETTING(cache, "share_across_namespaces", share_across_namespaces, 0, 0,

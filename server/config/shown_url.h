@@ -8,7 +8,8 @@ namespace quire {
 
 /// Returns the address with "***" in the place of each secret: the password in front of a host, and
 /// the value of each option whose name says that it is one (`password`, `sentinel_password`,
-/// `secret`, `token`). What is no address stays as it is.
+/// `secret`, `token`, `api-key`, `signature`; over HTTP also `key`). What is no address stays as it
+/// is.
 std::string url_without_secrets(std::string_view url);
 
 }  // namespace quire

@@ -55,6 +55,16 @@ TEST(Config, TheLeadInIsDecidedByCertificatesUnlessItIsSet) {
   }
 }
 
+TEST(Config, MemoryIsPageLockedAsSettingsSay) {
+  Config c;
+  EXPECT_EQ(c.cache.page_locked, "auto");
+  for (const char* value : {"on", "off", "auto"}) {
+    ASSERT_TRUE(apply_flags({std::string("cache.page_locked=") + value}, c).ok());
+    EXPECT_EQ(c.cache.page_locked, value);
+  }
+  EXPECT_EQ(apply_flags({"cache.page_locked=true"}, c).field(), "cache.page_locked");
+}
+
 TEST(Config, UnknownNamesComeWithTheNearest) {
   Config c;
   const std::pair<std::string, std::string> cases[] = {
@@ -133,7 +143,8 @@ TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
         "trace.service_name=", "remote.lease_ms=999", "server.allowed_hosts=[\"*\"]",
         "server.allowed_hosts=http://x", "trace.endpoint=http://user:secret@host/v1/traces",
         "retrieve.embeddings_url=https://secret@host/v1", "fetch.hosts=http://example.org/",
-        "model.max_model_len=5", "backup.path=data/backups"}) {
+        "fetch.hosts=[\"a.example\"]", "fetch.hosts=[a.example]",
+        "fetch.hosts=a.example, b.example", "model.max_model_len=5", "backup.path=data/backups"}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
     const auto s = check_config(c);

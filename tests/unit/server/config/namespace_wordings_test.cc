@@ -33,6 +33,9 @@ TEST(NamespaceWordings, SaysWhatIsWrong) {
   EXPECT_NE(refused("[team]\nwords = 'x'").find("unknown entry 'words'"), std::string::npos);
   EXPECT_NE(refused("[team]\nintro = 3").find("intro must be a text"), std::string::npos);
   EXPECT_NE(refused("[team\n").find("line 1"), std::string::npos);
+  EXPECT_NE(refused("['team a']\nintro = 'x'").find("no namespace can have this name"),
+            std::string::npos);
+  EXPECT_NE(refused("['*']\nintro = 'x'").find("prompt.intro"), std::string::npos);
   EXPECT_NE(
       load_namespace_wordings("/nowhere/words.toml").status().message().find("cannot be read"),
       std::string::npos);

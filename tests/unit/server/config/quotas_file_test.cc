@@ -55,6 +55,8 @@ TEST(QuotasFile, SaysWhatIsWrong) {
   for (const char* share : {"0", "-1", "'2'", "nan", "inf"})
     says(std::string("[team]\nshare = ") + share, "share must be a number");
   says("[team\n", "line 1");
+  for (const char* name : {"'team a'", "'-team'", "'*a'", "'ä'"})
+    says(std::string("[") + name + "]\nshare = 1", "no namespace can have this name");
 }
 
 }  // namespace
