@@ -268,7 +268,10 @@ Status calibrate_with(const CalibrateFlags& f, const EngineOptions& options, Sto
     std::printf("kept         in %s; strategy samkv ranks blocks by these heads\n",
                 f.store.c_str());
   } else {
+    const bool found_before = store.get_meta(selection_heads_record(fingerprint)).ok();
     QUIRE_RETURN_IF_ERROR(drop_selection_heads(store, fingerprint));
+    if (found_before)
+      std::printf("removed      from %s: the heads that were found before\n", f.store.c_str());
   }
   QUIRE_ASSIGN_OR_RETURN(const auto engine,
                          create_engine_from_parts(std::move(parts), options, store));
@@ -279,8 +282,8 @@ Status calibrate_with(const CalibrateFlags& f, const EngineOptions& options, Sto
   QUIRE_RETURN_IF_ERROR(citations.status());
   if (heads || *layers || *citations) return {};
   return Status::precondition(
-      "nothing was found, and selection goes on as before: give more or longer texts with "
-      "--documents, or questions with --questions");
+      "nothing was found, and strategy samkv ranks blocks without heads: give more or longer texts "
+      "with --documents, or questions with --questions");
 }
 
 int calibrate(const CalibrateFlags& f) {

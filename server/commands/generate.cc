@@ -1,4 +1,3 @@
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <boost/json/array.hpp>
@@ -16,6 +15,7 @@
 #include "engine/engine.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_files/model_path.h"
+#include "server/commands/temporary_folder.h"
 #include "server/json/text.h"
 
 namespace quire {
@@ -144,19 +144,17 @@ int generate(GenerateFlags f) {
   if (f.prompt.empty())
     f.prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   // The engine needs a store. It stays empty and is deleted with the process.
-  std::string folder = (std::filesystem::temp_directory_path() / "quire-generate-XXXXXX").string();
-  if (!::mkdtemp(folder.data()))
-    return complain("cannot make a temporary folder in " +
-                    std::filesystem::temp_directory_path().string());
+  const auto folder = make_temporary_folder("quire-generate");
+  if (!folder.ok()) return complain(folder.status());
   struct Remove {
     std::string folder;
     ~Remove() {
       std::error_code ec;
       std::filesystem::remove_all(folder, ec);
     }
-  } remove{folder};
+  } remove{*folder};
   StoreOptions store_options;
-  store_options.path = folder;
+  store_options.path = *folder;
   store_options.dram_bytes = 0;
   store_options.direct_io = false;
   auto store = open_store(store_options);

@@ -54,9 +54,7 @@ int get(const std::string& name) {
 }
 
 int list() {
-  auto models = hub::list_models(hub::HubOptions::from_environment().root);
-  // The embedded model is unpacked there; it is no model of a hub, whose names have an owner.
-  std::erase_if(models, [](const auto& m) { return m.name.find('/') == std::string::npos; });
+  const auto models = hub::list_models(hub::HubOptions::from_environment().root);
   std::size_t width = 5;
   for (const auto& m : models) width = std::max(width, m.name.size());
   for (const auto& m : models) {

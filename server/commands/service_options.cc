@@ -13,6 +13,7 @@
 #include "kernels/cuda/backend/watched_ops.h"
 #include "kernels/parallel.h"
 #include "server/commands/model_files/model_path.h"
+#include "server/commands/page_locked.h"
 #include "server/config/quotas_file.h"
 #include "server/config/remote_keys_file.h"
 #include "server/hub/remote_embedder.h"
@@ -142,11 +143,41 @@ Result<cuda::BackendChoice> backend_choice(const Config& c) {
                               cuda::backend_library_files());
 }
 
+namespace {
+
+/// Opens the chosen device; null: the CPU computes.
+Result<std::shared_ptr<cuda::DeviceOps>> open_device(const cuda::BackendChoice& choice,
+                                                     std::function<void(const Status&)> on_lost) {
+  if (choice.library == nullptr) return std::shared_ptr<cuda::DeviceOps>();
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceOps> ops, choice.library->open(choice.device));
+  return cuda::watch(std::move(ops), std::move(on_lost));
+}
+
+}  // namespace
+
 Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice,
                                               std::function<void(const Status&)> on_lost) {
-  if (choice.library == nullptr) return std::shared_ptr<Compute>();
-  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceOps> ops, choice.library->open(choice.device));
-  return make_device_compute(cuda::watch(std::move(ops), std::move(on_lost)), choice.name);
+  QUIRE_ASSIGN_OR_RETURN(auto ops, open_device(choice, std::move(on_lost)));
+  return ops ? make_device_compute(std::move(ops), choice.name) : std::shared_ptr<Compute>();
+}
+
+Result<ComputeAndValues> open_compute_and_values(const Config& config,
+                                                 const cuda::BackendChoice& choice,
+                                                 std::function<void(const Status&)> on_lost) {
+  ComputeAndValues out;
+  QUIRE_ASSIGN_OR_RETURN(auto ops, open_device(choice, std::move(on_lost)));
+  QUIRE_ASSIGN_OR_RETURN(out.values, page_locked_values(config, ops));
+  if (ops) out.compute = make_device_compute(std::move(ops), choice.name, out.values);
+  return out;
+}
+
+void fit_window(const ModelConfig& model, EngineOptions& options) {
+  const std::int64_t longest = model.longest_sequence();
+  if (options.max_model_len > 0 && options.max_model_len <= longest) return;
+  options.max_model_len = longest;
+  if (longest < model.max_position_embeddings)
+    log_warning("the model attends through a sliding window, which prompt and answer must fit",
+                {{"tokens", std::to_string(longest)}});
 }
 
 RetrievalOptions retrieval_options(const Config& c) {

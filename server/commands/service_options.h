@@ -8,8 +8,10 @@
 
 #include "cachestore/store.h"
 #include "engine/compute/compute.h"
+#include "engine/device/pinned_values.h"
 #include "engine/encoder/text_encoder.h"
 #include "engine/engine.h"
+#include "engine/model/config.h"
 #include "ingest/embed/embedder.h"
 #include "ingest/ingest_service.h"
 #include "ingest/search/retrieval.h"
@@ -29,6 +31,9 @@ Result<StoreOptions> store_options(const Config& config);
 /// kInvalidArgument with the setting.
 Status check_policy(const Config& config);
 EngineOptions engine_options(const Config& config, const std::string& model_path);
+/// Shortens options.max_model_len to the longest sequence that the model can be served with; a
+/// warning tells of a sliding window.
+void fit_window(const ModelConfig& model, EngineOptions& options);
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);
 
@@ -40,6 +45,17 @@ Result<cuda::BackendChoice> backend_choice(const Config& config);
 Result<std::shared_ptr<Compute>> open_compute(
     const cuda::BackendChoice& choice,
     std::function<void(const Status&)> on_lost = [](const Status&) {});
+
+/// A device that computes, and memory of it for StoreOptions::value_memory.
+struct ComputeAndValues {
+  std::shared_ptr<Compute> compute;      ///< null: the CPU computes
+  std::shared_ptr<PinnedValues> values;  ///< null: none
+};
+/// Does what open_compute() does, for a service whose store is opened after it. Errors: also those
+/// of page_locked_values() (page_locked.h).
+Result<ComputeAndValues> open_compute_and_values(const Config& config,
+                                                 const cuda::BackendChoice& choice,
+                                                 std::function<void(const Status&)> on_lost);
 
 /// Loads what retrieve.encoder and retrieve.reranker name; null: nothing is named. Errors name the
 /// setting.

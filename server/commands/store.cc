@@ -156,9 +156,9 @@ int restore(const std::string& path, const std::string& from) {
   if (!report.ok()) return complain(report.status());
   const auto store = open(path, false);
   if (!store.ok()) return complain(store.status());
-  std::printf("restored %llu documents of backup %u to %s\n",
-              static_cast<unsigned long long>((*store)->stats().documents), report->number,
-              path.c_str());
+  const auto documents = static_cast<unsigned long long>((*store)->stats().documents);
+  std::printf("restored %llu document%s of backup %u to %s\n", documents, documents == 1 ? "" : "s",
+              report->number, path.c_str());
   return 0;
 }
 

@@ -234,7 +234,8 @@ void IngestRun::refuse(const FoundFile& file, const Status& why) {
   bytes_done_ += file.bytes;
   std::string message = why.message();
   const std::string path = file.path.string();
-  if (message.starts_with(path + ": ")) message.erase(0, path.size() + 2);
+  if (message.starts_with(path + ": ") || message.starts_with(path + ", line "))
+    message.erase(0, path.size() + 2);
   // What no reader is meant for is no failure of a folder; of a file that was named it is.
   const bool no_text = why.code() == Code::kUnimplemented || why.code() == Code::kNotFound ||
                        file.bytes == 0;

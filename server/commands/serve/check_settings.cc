@@ -10,10 +10,12 @@
 #include "engine/chat/chat_template.h"
 #include "engine/engine.h"
 #include "engine/model/config.h"
+#include "engine/retrieve/head/retrieval_head.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/commands/model_files/model_path.h"
 #include "server/commands/serve/configured.h"
 #include "server/commands/service_options.h"
+#include "server/config/config.h"
 #include "server/config/further_models.h"
 #include "server/http/tls_certificate.h"
 
@@ -40,8 +42,20 @@ Status check_draft(const EngineOptions& options) {
                                                    " layers; use at most so many, or 0 for all");
 }
 
-/// Checks what the settings ask of files that are read in a moment: tokenizer, prompt format, draft
-/// and encoders. A model that is still to be fetched is left out. `model` is its path.
+/// Checks that there is a retrieval head where the settings say so; its weights are not read.
+Status check_head(const EngineOptions& options) {
+  if (options.retrieval_head_path.empty()) return {};
+  const auto text = read_file(options.retrieval_head_path + "/config.json", 1 << 20);
+  const Status s = text.ok() ? parse_retrieval_head_config(*text).status() : text.status();
+  if (s.ok()) return {};
+  return Status::invalid(
+      "model.retrieval_head_path",
+      "the retrieval head in " + options.retrieval_head_path + " cannot be used: " + s.message());
+}
+
+/// Checks what the settings ask of files that are read in a moment: tokenizer, prompt format,
+/// draft, retrieval head and encoders. A model that is still to be fetched is left out. `model` is
+/// its path.
 Status check_small_files(const Config& c, const std::string& model) {
   std::error_code ec;
   if (std::filesystem::exists(model, ec)) {
@@ -52,6 +66,7 @@ Status check_small_files(const Config& c, const std::string& model) {
                            {.format = options.prompt_format, .wording = options.prompt_wording})
             .status());
     QUIRE_RETURN_IF_ERROR(check_draft(options));
+    QUIRE_RETURN_IF_ERROR(check_head(options));
   }
   QUIRE_RETURN_IF_ERROR(load_encoder(c).status());
   return load_reranker(c).status();

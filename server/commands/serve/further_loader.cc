@@ -41,8 +41,7 @@ Result<std::unique_ptr<FurtherModel>> load(const FurtherSettings& settings,
   options.prompt_file_bytes = prompt_bytes_each(*services.config());
   share_free_memory(*services.config(), services.backend, options);
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(path));
-  // The model's window is smaller than the setting.
-  if (options.max_model_len > model.max_position_embeddings) options.max_model_len = 0;
+  fit_window(model, options);
   if (config.policy.model_card) QUIRE_RETURN_IF_ERROR(adopt_model_card(store, path).status());
   auto out = std::make_unique<FurtherModel>();
   out->source = settings.source;

@@ -14,6 +14,7 @@
 #include "server/app/process_signals.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_files/model_path.h"
+#include "server/commands/page_locked.h"
 #include "server/commands/serve/check_settings.h"
 #include "server/commands/serve/service.h"
 #include "server/commands/service_options.h"
@@ -56,6 +57,8 @@ int serve(const ServeFlags& flags) {
   if (!backend.ok())
     return flags.check ? complain(backend.status()) : cannot_start(log, backend.status());
   if (flags.check) {
+    if (const Status s = check_page_locked(*config, backend->library != nullptr); !s.ok())
+      return complain(s);
     if (const Status s = check_settings(*config); !s.ok()) return complain(s);
     std::printf("the configuration is valid\n");
     return 0;

@@ -144,8 +144,7 @@ Status Service::load() {
   options.prompt_file_bytes = prompt_bytes_each(*config);
   share_free_memory(*config, services_.backend, options);
   drop_prompts_of_others(*config);
-  // The model's window is smaller than the setting.
-  if (options.max_model_len > model.max_position_embeddings) options.max_model_len = 0;
+  fit_window(model, options);
   QUIRE_RETURN_IF_ERROR(start_engine(*config, options, model_path));
   QUIRE_RETURN_IF_ERROR(start_ingest(*config));
   if (auto reader = ReaderProcess::find(); reader.ok())
@@ -173,8 +172,9 @@ Status Service::load() {
   return {};
 }
 
-Status Service::open_store(const Config& config) {
+Status Service::open_store(const Config& config, std::shared_ptr<ValueMemorySource> values) {
   QUIRE_ASSIGN_OR_RETURN(StoreOptions options, store_options(config));
+  options.value_memory = std::move(values);
   QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(std::move(options)));
   const StoreStats found = store_->stats();
   services_.repaired = found.salvaged;
@@ -184,15 +184,15 @@ Status Service::open_store(const Config& config) {
 
 Status Service::start_engine(const Config& config, const EngineOptions& options,
                              const std::string& model_path) {
-  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,
-                         open_compute(services_.backend, on_lost_));
+  QUIRE_ASSIGN_OR_RETURN(ComputeAndValues opened,
+                         open_compute_and_values(config, services_.backend, on_lost_));
   QUIRE_ASSIGN_OR_RETURN(services_.encoder, load_encoder(config));
   QUIRE_ASSIGN_OR_RETURN(services_.reranker, load_reranker(config));
   services_.encoder_threads = encoder_threads(config);
-  QUIRE_RETURN_IF_ERROR(open_store(config));
+  QUIRE_RETURN_IF_ERROR(open_store(config, std::move(opened.values)));
   if (config.policy.model_card)
     QUIRE_RETURN_IF_ERROR(adopt_model_card(*store_, model_path).status());
-  QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(compute), options, *store_));
+  QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(opened.compute), options, *store_));
   return {};
 }
 
@@ -304,6 +304,8 @@ bool Service::stop(bool at_once) {
   for (const auto& model : services_.further)
     model->engine->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
   services_.timers->stop();
+  services_.file_readers->stop();
+  services_.encoding->stop();
   services_.maintenance->stop();
   services_.workers->stop();
   http_.reset();

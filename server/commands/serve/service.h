@@ -57,7 +57,8 @@ class Service {
   bool stop(bool at_once);
 
  private:
-  Status open_store(const Config& config);
+  /// `values` is memory for the store's values; null: ordinary memory.
+  Status open_store(const Config& config, std::shared_ptr<ValueMemorySource> values);
   Status start_engine(const Config& config, const EngineOptions& options,
                       const std::string& model_path);
   Status start_ingest(const Config& config);
