@@ -314,6 +314,7 @@ CacheTotals Metrics::cache_totals() const {
   t.lookup_tokens = value(impl_->lookups, {});
   t.dram_hit_tokens = value(impl_->hits, {{"tier", "dram"}});
   t.disk_hit_tokens = value(impl_->hits, {{"tier", "disk"}});
+  t.remote_hit_tokens = value(impl_->hits, {{"tier", "remote"}});
   t.saved_tokens = value(impl_->prompt_tokens, {{"fate", "reused"}}) +
                    value(impl_->prompt_tokens, {{"fate", "dropped"}});
   return t;

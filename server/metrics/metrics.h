@@ -50,6 +50,7 @@ struct MetricsSnapshot {
   std::optional<SpanCounts> spans;                ///< none: nothing is traced
   std::optional<BackupCounts> backups;            ///< none: none are made
   std::optional<std::uint64_t> audit_lines_lost;  ///< none: there is no audit log
+  bool disk_full = false;  ///< the store's disk lacks the room that documents need
   StoreStats store;
   StoreAdminStats admin;
   IngestStats ingest;
@@ -63,7 +64,8 @@ struct MetricsSnapshot {
 
 /// CacheTotals sums document tokens over all queries so far.
 struct CacheTotals {
-  std::uint64_t lookup_tokens = 0, dram_hit_tokens = 0, disk_hit_tokens = 0;
+  std::uint64_t lookup_tokens = 0;
+  std::uint64_t dram_hit_tokens = 0, disk_hit_tokens = 0, remote_hit_tokens = 0;
   std::uint64_t saved_tokens = 0;  ///< prompt tokens that were not prefilled
 };
 

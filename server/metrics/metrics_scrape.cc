@@ -120,13 +120,16 @@ void namespace_metrics(FamilyList& out, const std::vector<NamespaceKv>& namespac
   }
 }
 
-void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& admin) {
+void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& admin,
+                  bool disk_full) {
   struct Tier {
     const char* name;
     const TierStats& stats;
     const StoreAdminStats::Tier& admin;
+    bool up;
   };
-  const Tier tiers[] = {{"dram", s.dram, admin.dram}, {"disk", s.disk, admin.disk}};
+  const Tier tiers[] = {{"dram", s.dram, admin.dram, true},
+                        {"disk", s.disk, admin.disk, !disk_full}};
   const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
   const auto gauge = [&](const char* name, const char* help, auto&& value) {
     for (const auto& t : tiers) out.gauge(name, help, number(value(t)), {{"tier", t.name}});
@@ -141,7 +144,8 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
         [](const Tier& t) { return t.admin.pinned_bytes; });
   gauge("quire_tier_blocks", "Values (dram) or segments (disk) held",
         [](const Tier& t) { return t.stats.num_values; });
-  gauge("quire_tier_up", "1: the tier serves", [](const Tier&) { return std::uint64_t{1}; });
+  gauge("quire_tier_up", "1: the tier takes documents; 0: the disk is full",
+        [](const Tier& t) { return std::uint64_t{t.up}; });
   counter("quire_tier_read_bytes_total", "Bytes read",
           [](const Tier& t) { return t.stats.read_bytes; });
   counter("quire_tier_write_bytes_total", "Bytes written",
@@ -153,6 +157,14 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
                 number(t.stats.evictions), {{"tier", t.name}, {"reason", "budget"}});
     out.counter("quire_evictions_total", "Values (dram) or segments (disk) evicted",
                 number(t.admin.requested_evictions), {{"tier", t.name}, {"reason", "request"}});
+  }
+  if (s.dram_moves) {
+    out.gauge("quire_dram_page_locked_bytes", "Bytes of the memory tier in page-locked memory",
+              number(s.dram_moved_bytes));
+    out.counter(
+        "quire_dram_values_not_page_locked_total",
+        "Values that the memory tier kept in ordinary memory for want of page-locked memory",
+        number(s.dram_unmoved_values));
   }
   const std::pair<const char*, std::uint64_t> errors[] = {
       {"read", admin.read_errors}, {"write", admin.write_errors}, {"delete", admin.delete_errors}};
@@ -362,7 +374,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
       out.gauge("quire_model_info", "The models served", 1,
                 {{"model", m.name}, {"fingerprint", m.fingerprint}});
     memory_metrics(out, s.models);
-    tier_metrics(out, s.store, s.admin);
+    tier_metrics(out, s.store, s.admin, s.disk_full);
     namespace_metrics(out, s.namespaces);
     remote_metrics(out, s.store.remote);
     catalog_metrics(out, s.store.catalog);

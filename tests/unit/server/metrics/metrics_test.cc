@@ -34,6 +34,26 @@ TEST(MetricsTest, PoolsNameTheirModelWhereThereAreSeveral) {
   EXPECT_TRUE(has_line(snapshot, R"(quire_memory_bytes{pool="working_cache",model="small"} 6)"));
 }
 
+TEST(MetricsTest, AFullDiskIsATierThatIsNotUp) {
+  MetricsSnapshot snapshot;
+  snapshot.ready = true;
+  EXPECT_TRUE(has_line(snapshot, R"(quire_tier_up{tier="disk"} 1)"));
+  snapshot.disk_full = true;
+  EXPECT_TRUE(has_line(snapshot, R"(quire_tier_up{tier="disk"} 0)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_tier_up{tier="dram"} 1)"));
+}
+
+TEST(MetricsTest, SaysWhatOfTheMemoryTierIsPageLocked) {
+  MetricsSnapshot snapshot;
+  snapshot.ready = true;
+  EXPECT_EQ(Metrics().text(snapshot).find("page_locked"), std::string::npos) << "none may be";
+  snapshot.store.dram_moves = true;
+  snapshot.store.dram_moved_bytes = 7;
+  snapshot.store.dram_unmoved_values = 8;
+  EXPECT_TRUE(has_line(snapshot, "quire_dram_page_locked_bytes 7"));
+  EXPECT_TRUE(has_line(snapshot, "quire_dram_values_not_page_locked_total 8"));
+}
+
 TEST(MetricsTest, SaysWhatTheIndexesForRetrievalTake) {
   MetricsSnapshot snapshot;
   snapshot.ready = true;
