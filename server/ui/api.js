@@ -39,6 +39,9 @@ export const access = {
   ask: async () => false,
 };
 
+// Whose documents and answers the page shows.
+export const who = () => `${access.key}\n${access.namespace}`;
+
 export class ApiError extends Error {
   constructor(status, body, requestId) {
     const problem = body && typeof body === 'object' ? body : {};
@@ -148,10 +151,10 @@ export async function all(path, query, most = 1000) {
 let infoOf = null;
 // GET /v1/info, once for a key and namespace.
 export function info({again = false} = {}) {
-  const who = `${access.key}\n${access.namespace}`;
-  if (again || infoOf?.who !== who) {
+  const asker = who();
+  if (again || infoOf?.asker !== asker) {
     const promise = get('/v1/info');
-    infoOf = {who, promise};
+    infoOf = {asker, promise};
     promise.catch(() => {
       infoOf = null;
     });

@@ -1,6 +1,6 @@
 // Ask: a question over documents, its answer as it comes, and the sources of the answer.
 import {cited, cost} from './answer.js';
-import {info, stream} from './api.js';
+import {info, stream, who} from './api.js';
 import {announce, check, errorBox, field, h, replace, select} from './dom.js';
 import {points} from './format.js';
 import {StrategyControls} from './options.js';
@@ -10,7 +10,8 @@ import {showSource} from './source.js';
 
 export const about = 'Ask over cached documents; click a number in the answer to see its source.';
 
-let last = null;  // {question, result, text}: shown again when the person comes back
+// {asker, question, result, text}: shown again when the same key and namespace come back
+let last = null;
 
 // Shows the choice where the service has several models.
 async function offerModels(control, node) {
@@ -72,7 +73,7 @@ export function render(root, [documentId]) {
         !result.citations.length                ? 'No support was found for this answer.' :
         result.unsupported.length               ? 'No support was found for the underlined part.' :
                                                   '';
-    last = {question: question.value, result, text: whole};
+    last = {asker: who(), question: question.value, result, text: whole};
   };
 
   const fail = (e) => {
@@ -160,7 +161,7 @@ export function render(root, [documentId]) {
     if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit();
   });
   stop.addEventListener('click', () => control?.abort());
-  if (last && !documentId) {
+  if (last?.asker === who() && !documentId) {
     question.value = last.question;
     finish(last.result, last.text);
   } else {

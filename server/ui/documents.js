@@ -88,20 +88,33 @@ async function follow(item, name, start, onDone) {
   };
   try {
     const reply = await start();
-    let job = null;
-    for (const id of reply.job_ids ?? [reply.job_id].filter(Boolean))
+    const jobs = [];  // several for a file of many documents that are not all cut alike
+    for (const id of reply.job_ids ?? [reply.job_id].filter(Boolean)) {
+      let job = null;
       await stream('GET', `/v1/jobs/${encodeURIComponent(id)}/events`, {}, (event, data) => {
         if (event === 'error') throw new Error(data.detail);
         job = data;
         show(data);
       });
-    const failed = job?.results?.find((r) => r.error)?.error ?? job?.error ??
-        reply.results?.find((r) => r.error)?.error;
-    if (failed)
-      throw Object.assign(new Error(failed.message), {param: failed.param, code: failed.code});
+      if (job) jobs.push(job);
+    }
+    const results = jobs.length ? jobs.flatMap((j) => j.results ?? []) : reply.results ?? [];
+    const wrong = results.filter((r) => r.error);
+    const failed = wrong[0]?.error ?? jobs.find((j) => j.error)?.error;
+    if (failed) {
+      const of = results.length > 1 && wrong.length ?
+          `${wrong.length} of ${plural(results.length, 'document')} failed. The first: ` :
+          '';
+      throw Object.assign(new Error(of + failed.message), {param: failed.param, code: failed.code});
+    }
+    const cancelled = results.filter((r) => r.result === 'cancelled').length;
+    if (cancelled)
+      throw Object.assign(
+          new Error(`${cancelled} of ${plural(results.length, 'document')} cancelled`),
+          {title: 'The job was cancelled'});
     bar.value = 1;
-    const tokens = job?.usage?.tokens ?? reply.usage?.tokens;
-    const results = job?.results ?? reply.results ?? [];
+    const tokens = jobs.length ? jobs.reduce((sum, j) => sum + (j.usage?.tokens ?? 0), 0) :
+                                 reply.usage?.tokens;
     const replaced = results.filter((r) => r.result === 'updated').map((r) => `"${r.id}"`);
     note.textContent = (tokens ? `ready · ${plural(tokens, 'token')} cached` : 'ready') +
         (replaced.length ? ` · replaced ${replaced.join(', ')}, which was there before` : '');

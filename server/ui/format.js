@@ -12,7 +12,14 @@ export function bytes(n) {
 
 export function ms(n) {
   if (n === undefined || n === null) return '–';
-  if (n >= 60_000) return `${Math.floor(n / 60_000)} min ${Math.round((n % 60_000) / 1000)} s`;
+  if (n >= 59_950) {
+    const seconds = Math.round(n / 1000);
+    const of = (size, unit, rest, name) =>
+        `${Math.floor(seconds / size)} ${unit} ${Math.floor((seconds % size) / rest)} ${name}`;
+    return seconds >= 86_400 ? of(86_400, 'd', 3600, 'h') :
+        seconds >= 3600      ? of(3600, 'h', 60, 'min') :
+                               of(60, 'min', 1, 's');
+  }
   if (n >= 10_000) return `${(n / 1000).toFixed(1)} s`;
   if (n >= 1000) return `${(n / 1000).toFixed(2)} s`;
   if (n >= 100) return `${Math.round(n)} ms`;

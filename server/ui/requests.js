@@ -12,7 +12,8 @@ const wanted =
 
 const quote = (text) => `'${text.replaceAll('\'', `'\\''`)}'`;
 
-function curl(method, target, headers, body) {
+// `data` is how curl sends the body: pairs of an option and its value.
+function curl(method, target, headers, data) {
   const parts = [
     'curl -sN', method === 'GET' ? '' : `-X ${method}`,
     quote(new URL(target, document.baseURI).href)
@@ -21,11 +22,61 @@ function curl(method, target, headers, body) {
     parts.push(
         `-H ${quote(`${name}: ${name === 'Authorization' ? 'Bearer $QUIRE_KEY' : value}`)}`.replace(
             '\'Authorization: Bearer $QUIRE_KEY\'', '"Authorization: Bearer $QUIRE_KEY"'));
-  if (body) parts.push(`-d ${quote(body)}`);
+  for (const [option, value] of data) parts.push(`${option} ${quote(value)}`);
   return parts.filter(Boolean).join(' ');
 }
 
-const jsonBody = (api, op) => resolve(api, op.requestBody)?.content?.['application/json'];
+const isText = (type) => type.includes('json') || type.startsWith('text/');
+
+// Controls of a body in the first media type that a person can fill in: {nodes, read}. read()
+// gives {body, headers, data}; a form gets its Content-Type from the browser.
+function bodyControls(api, op) {
+  const content = resolve(api, op.requestBody)?.content ?? {};
+  const types = Object.keys(content);
+  if (!types.length) return {nodes: [], read: () => ({headers: {}, data: []})};
+  const type = types.includes('application/json') ? 'application/json' : types[0];
+  const schema = resolve(api, content[type].schema) ?? {};
+  if (type === 'multipart/form-data') {
+    const parts = Object.entries(schema.properties ?? {}).map(([name, member]) => {
+      const of = resolve(api, member) ?? {};
+      const control = of.format === 'binary' ? h('input', {type: 'file'}) :
+          of.enum                            ? select([['', ''], ...of.enum], '') :
+                                               h('input', {spellcheck: 'false'});
+      return {name, control, file: of.format === 'binary'};
+    });
+    const read = () => {
+      const body = new FormData();
+      const data = [];
+      for (const {name, control, file} of parts) {
+        const value = file ? control.files?.[0] : control.value;
+        if (!value) continue;
+        body.append(name, value);
+        data.push(['-F', `${name}=${file ? `@${value.name}` : value}`]);
+      }
+      return {body: data.length ? body : undefined, headers: {}, data};
+    };
+    return {nodes: parts.map((x) => field(`${x.name} (form)`, x.control)), read};
+  }
+  if (!isText(type)) {
+    const file = h('input', {type: 'file'});
+    const read = () => {
+      const body = file.files?.[0];
+      return body ?
+          {body, headers: {'Content-Type': type}, data: [['--data-binary', `@${body.name}`]]} :
+          {headers: {}, data: []};
+    };
+    return {nodes: [field(`Body (${type})`, file)], read};
+  }
+  const text = h('textarea', {rows: 8, class: 'code', spellcheck: 'false'});
+  if (type === 'application/json')
+    text.value = JSON.stringify(example(api, content[type].schema, wanted), null, 2);
+  const read = () => text.value ?
+      {body: text.value, headers: {'Content-Type': type}, data: [['-d', text.value]]} :
+      {headers: {}, data: []};
+  const hint =
+      h('details', {}, h('summary', {}, 'What the body may hold'), tree(api, content[type].schema));
+  return {nodes: [field(`Body (${type})`, text), type === 'application/json' && hint], read};
+}
 
 function pretty(text, type) {
   if (type.includes('json')) try {
@@ -76,11 +127,7 @@ function form(api, o, reply) {
           {placeholder: p.schema?.default ?? '', required: p.required, spellcheck: 'false'});
     return {p, control, node: field(`${p.name} (${p.in})`, control, p.description)};
   });
-  const media = jsonBody(api, o.op);
-  const types = Object.keys(resolve(api, o.op.requestBody)?.content ?? {});
-  const type = types.includes('application/json') ? 'application/json' : types[0];
-  const text = type && h('textarea', {rows: 8, class: 'code', spellcheck: 'false'});
-  if (media) text.value = JSON.stringify(example(api, media.schema, wanted), null, 2);
+  const content = bodyControls(api, o.op);
   const go = h('button', {type: 'submit', class: 'primary'}, 'Send');
   const stop = h('button', {type: 'button', disabled: true}, 'Stop');
   const shell =
@@ -89,7 +136,7 @@ function form(api, o, reply) {
   const request = () => {
     let path = o.path;
     const query = {};
-    const headers = text?.value ? {'Content-Type': type} : {};
+    const {body, headers, data} = content.read();
     for (const {p, control} of inputs) {
       if (p.in === 'path')
         path = path.replace(`{${p.name}}`, encodeURIComponent(control.value));
@@ -98,12 +145,12 @@ function form(api, o, reply) {
       else if (control.value)
         headers[p.name] = control.value;
     }
-    return {path, query, headers, body: text?.value || undefined};
+    return {path, query, headers, body, data};
   };
   const drawShell = () => {
     const r = request();
     shell.textContent =
-        curl(o.method, url(r.path, r.query), {...r.headers, ...accessHeaders()}, r.body);
+        curl(o.method, url(r.path, r.query), {...r.headers, ...accessHeaders()}, r.data);
   };
   let control = null;
   const submit = async (e) => {
@@ -127,16 +174,14 @@ function form(api, o, reply) {
     }
   };
   stop.addEventListener('click', () => control?.abort());
-  const node = h(
-      'form', {class: 'card', onsubmit: submit, oninput: drawShell},
-      h('p', {}, o.op.summary,
-        o.op['x-quire-scope'] && h('span', {class: 'hint'}, ` · scope ${o.op['x-quire-scope']}`)),
-      o.op.description && h('p', {class: 'hint'}, prose(o.op.description)),
-      h('div', {class: 'grid2'}, inputs.map((i) => i.node)), text && field(`Body (${type})`, text),
-      media &&
-          h('details', {}, h('summary', {}, 'What the body may hold'), tree(api, media.schema)),
-      h('div', {class: 'row'}, go, stop, h('a', {href: `./#/docs/${o.id}`}, 'Reference')),
-      h('details', {}, h('summary', {}, 'As a command'), shell));
+  const node =
+      h('form', {class: 'card', onsubmit: submit, oninput: drawShell},
+        h('p', {}, o.op.summary,
+          o.op['x-quire-scope'] && h('span', {class: 'hint'}, ` · scope ${o.op['x-quire-scope']}`)),
+        o.op.description && h('p', {class: 'hint'}, prose(o.op.description)),
+        h('div', {class: 'grid2'}, inputs.map((i) => i.node)), content.nodes,
+        h('div', {class: 'row'}, go, stop, h('a', {href: `./#/docs/${o.id}`}, 'Reference')),
+        h('details', {}, h('summary', {}, 'As a command'), shell));
   drawShell();
   return {node, leave: () => control?.abort()};
 }

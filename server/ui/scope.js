@@ -4,6 +4,8 @@ import {check, debounce, errorBox, field, fresh, h, replace, select} from './dom
 import {count, plural} from './format.js';
 import {placeOf} from './source.js';
 
+const MOST = 500;  // documents that are listed; more are found one by one
+
 export class Scope {
   #chosen = new Map();  // id -> title
   #documents = [];
@@ -70,7 +72,7 @@ export class Scope {
 
   async #load() {
     try {
-      this.#documents = await all('/v1/documents', {status: 'ready'}, 500);
+      this.#documents = await all('/v1/documents', {status: 'ready'}, MOST);
       for (const d of this.#documents)
         if (this.#chosen.has(d.id)) this.#chosen.set(d.id, d.title ?? d.id);
       this.#find();
@@ -85,12 +87,24 @@ export class Scope {
 
   // Titles and ids first, then passages that the service finds for the words.
   async #find() {
-    const words = this.search.value.trim().toLowerCase();
+    const given = this.search.value.trim();
+    const words = given.toLowerCase();
     const near = this.#documents.filter(
         (d) => !words || d.id.toLowerCase().includes(words) ||
             (d.title ?? '').toLowerCase().includes(words));
     const rows = near.slice(0, 50).map(
         (d) => ({id: d.id, title: d.title ?? d.id, note: plural(d.tokens, 'token')}));
+    const complete = this.#documents.length < MOST;
+    if (given && !complete && !rows.some((r) => r.id === given)) {
+      try {
+        const d = await get(`/v1/documents/${encodeURIComponent(given)}`);
+        if (d.status === 'ready')
+          rows.unshift({id: d.id, title: d.title ?? d.id, note: plural(d.tokens, 'token')});
+      } catch {
+        // it is no id
+      }
+      if (given !== this.search.value.trim()) return;
+    }
     if (words.length > 2) {
       try {
         const passages = await post('/v1/retrieve', {query: words, k: 10, links: 0});
@@ -111,7 +125,9 @@ export class Scope {
         this.#found,
         !this.#documents.length ?
             'There are no documents yet. Add some under Documents.' :
-            `${count(rows.length)} of ${count(this.#documents.length)} shown`);
+            `${count(rows.length)} of ${count(this.#documents.length)} shown` +
+                (complete ? '' :
+                            '; there are more: their ids, and words of their texts, find them'));
     this.#draw();
   }
 

@@ -1,10 +1,10 @@
 // The text of a document with the cited passage lit up.
-import {contentOf} from './api.js';
+import {contentOf, who} from './api.js';
 import {errorBox, h, replace} from './dom.js';
 import {count, percent, points} from './format.js';
 
 const AROUND = 4000;      // code points shown on each side; the rest opens on demand
-const texts = new Map();  // what was read before, by document and version
+const texts = new Map();  // what was read before, by namespace, document and version
 
 // Whether the text is the one that was cited. The service has the newest version of a document
 // alone, in which the place of a citation may hold anything.
@@ -12,7 +12,7 @@ export const holds = (text, c) =>
     typeof c.quote !== 'string' || text.slice(c.start, c.end).join('') === c.quote;
 
 async function textOf(citation, version) {
-  const name = `${citation.document_id}\n${version}`;
+  const name = `${who()}\n${citation.document_id}\n${version}`;
   if (texts.has(name)) return texts.get(name);
   const text = points(await contentOf(citation.document_id));
   if (holds(text, citation)) texts.set(name, text);

@@ -87,15 +87,18 @@ function tiers(stats) {
             {
               name: 'tier',
               head: true,
-              cell: (t) => h('span', {}, h('i', {class: `badge k-tier-${t.name}`}), t.name)
+              cell: (t) =>
+                  h('span', {}, h('i', {class: `badge k-tier-${t.name}`}), t.name,
+                    t.state !== 'ok' && h('small', {}, ` ${t.state}`))
             },
             {
               name: 'bytes',
               cell: (t) =>
                   h('div', {}, meter(t),
                     h('small', {},
-                      t.capacity_bytes ? `${bytes(t.bytes)} of ${bytes(t.capacity_bytes)}` :
-                                         `${bytes(t.bytes)}, no limit`))
+                      t.name === 'remote'  ? 'shared' :
+                          t.capacity_bytes ? `${bytes(t.bytes)} of ${bytes(t.capacity_bytes)}` :
+                                             `${bytes(t.bytes)}, no limit`))
             },
             {name: 'pinned', num: true, cell: (t) => bytes(t.pinned_bytes)},
             {name: 'blocks', num: true, cell: (t) => count(t.blocks)},
@@ -192,8 +195,8 @@ export async function render(root) {
     } catch (e) {
       if (e.name === 'AbortError') return;
       replace(state, errorBox(e));
-      // A refusal stays one; a service that was restarted comes back.
-      if (!e.status) again = setTimeout(listen, RETRY_MS);
+      // A refusal stays one; a service that is started again comes back, and says 503 until then.
+      if (!e.status || e.status >= 500) again = setTimeout(listen, RETRY_MS);
     }
   };
   state.removeAttribute('aria-live');  // a new time each second is nothing to read out

@@ -72,8 +72,10 @@ same(
     'bytes', [0, 1023, 1536, 5 * 2 ** 30].map(format.bytes),
     ['0 B', '1023 B', '1.5 KiB', '5.0 GiB']);
 same(
-    'milliseconds', [0.5, 12.34, 345.6, 1234, 65000].map(format.ms),
-    ['0.50 ms', '12.3 ms', '346 ms', '1.23 s', '1 min 5 s']);
+    'milliseconds',
+    [0.5, 12.34, 345.6, 1234, 59_970, 65000, 119_700, 5 * 86_400_000].map(format.ms),
+    ['0.50 ms', '12.3 ms', '346 ms', '1.23 s', '1 min 0 s', '1 min 5 s', '2 min 0 s', '5 d 0 h']);
+same('a length in hours', format.ms(7_500_000), '2 h 5 min');
 same('numbers', [0, 0.5, 100, 1.23456].map((x) => format.number(x)), ['0', '0.5', '100', '1.235']);
 same('plurals', [1, 2].map((n) => format.plural(n, 'query')), ['1 query', '2 queries']);
 same(

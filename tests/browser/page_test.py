@@ -220,6 +220,29 @@ class Views(PageTest):
         self.assertEqual(len(self.texts("ol.plain li")), 1)
         self.assertIn("Junbroa", self.browser.text(".answer"))
 
+    def test_a_document_beyond_those_listed_is_found_by_its_id(self):
+        self.allowed = (404,)
+        self.go("documents")
+        self.settled("table")
+        # Five pages of a hundred others, as of a service with many documents.
+        self.browser.run(
+            """const real = fetch;
+            let at = 0;
+            globalThis.fetch = (address, options) => {
+              if (!/^v1.documents[?]/.test(String(address))) return real(address, options);
+              const data = Array.from({length: 100}, () => ({id: `other-${++at}`, tokens: 1}));
+              const page = {data, has_more: true, last_id: data.at(-1).id};
+              return Promise.resolve(new Response(
+                JSON.stringify(page), {headers: {'Content-Type': 'application/json'}}));
+            };
+            location.hash = '#/ask'"""
+        )
+        self.settled(".seg")
+        self.browser.run("document.querySelector('.seg input[value=some]').click()")
+        self.browser.wait(lambda: "500 shown; there are more" in self.browser.text(), "the hint")
+        self.browser.type(".ask input[type=search]", "fomville")
+        self.browser.wait(lambda: "fomville" in self.texts(".picks code"), "the document")
+
     def test_asking_over_no_document_says_what_to_do(self):
         self.go("ask")
         self.browser.run("document.querySelector('.seg input[value=some]').click()")
@@ -265,6 +288,60 @@ class Views(PageTest):
             self.browser.click("dialog button.danger")
             gone = f'[aria-label="Delete many-{i}.txt"]'
             self.browser.wait(lambda sel=gone: not self.count(sel), "its end")
+
+    def test_a_file_of_several_jobs(self):
+        # A plain mail and one in HTML: the latter is cut at its headings, by a job of its own.
+        head = "From a@b.example Mon Jan  1 00:00:00 2024\nFrom: a@b.example\nMIME-Version: 1.0\n"
+        plain = head + "Subject: One\n\n" + "Berta is a goose of many words. " * 20 + "\n\n"
+        marked = head + "Subject: Two\nContent-Type: text/html\n\n"
+        marked += "<html><body><h1>Geese</h1><p>Berta</p><h2>More</h2><p>Clara</p></html>\n\n"
+        self.go("documents")
+        self.settled("table")
+        self.browser.run(
+            """const data = new DataTransfer();
+            data.items.add(new File([arguments[0]], "geese.mbox"));
+            document.querySelector(".drop").dispatchEvent(
+              new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));""",
+            plain + marked,
+        )
+        self.browser.wait(lambda: "ready" in "".join(self.texts(".uploads li")), "the upload")
+        ids = [d["id"] for d in self.service.get("/v1/documents?limit=100")["data"]]
+        mails = [name for name in ids if name.startswith("geese.mbox")]
+        self.assertEqual(len(mails), 2)
+        tokens = sum(self.service.get(f"/v1/documents/{name}")["tokens"] for name in mails)
+        self.assertIn(f"{tokens} tokens cached", "".join(self.texts(".uploads li")))
+        for name in mails:
+            self.browser.click(f'[aria-label="Delete {name}"]')
+            self.browser.click("dialog button.danger")
+            gone = f'[aria-label="Delete {name}"]'
+            self.browser.wait(lambda sel=gone: not self.count(sel), "its end")
+
+    def test_an_upload_that_is_cancelled_is_not_ready(self):
+        self.go("documents")
+        self.settled("table")
+        job = {"id": "job_1", "status": "cancelled", "progress": None, "usage": {"tokens": 0}}
+        job["results"] = [{"index": 0, "id": "a", "result": "cancelled", "status": "failed"}]
+        self.browser.run(
+            """const real = fetch;
+            const [job] = arguments;
+            globalThis.fetch = (address, options) => {
+              if (options?.method === 'POST' && String(address).startsWith('v1/documents'))
+                return Promise.resolve(new Response(
+                  JSON.stringify({job_ids: [job.id], status: 'queued', results: []}),
+                  {status: 202, headers: {'Content-Type': 'application/json'}}));
+              if (String(address).startsWith('v1/jobs/'))
+                return Promise.resolve(new Response(
+                  `event: done\\ndata: ${JSON.stringify(job)}\\n\\n`,
+                  {headers: {'Content-Type': 'text/event-stream'}}));
+              return real(address, options);
+            };""",
+            job,
+        )
+        self.browser.click("details summary")
+        self.browser.type("form textarea", "A text that nobody reads.")
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.count(".uploads .error") == 1, "the error")
+        self.assertIn("1 of 1 document cancelled", "".join(self.texts(".uploads li")))
 
     def test_a_source_that_was_replaced_is_not_lit_up(self):
         self.ask(QUESTION)
@@ -430,6 +507,26 @@ class Views(PageTest):
         self.service.post("/v1/documents?wait=true", {"id": "news", "text": "Something new."})
         self.browser.wait(lambda: any("job" in t for t in self.texts(".log li")), "an event")
 
+    def test_worth_comes_back_with_the_service(self):
+        self.allowed = (503,)
+        self.go("documents")
+        self.settled("table")
+        self.browser.run(
+            """const real = fetch;
+            globalThis.refusals = 0;
+            globalThis.fetch = (address, options) => {
+              if (!String(address).startsWith('v1/admin/events') || globalThis.refusals > 1)
+                return real(address, options);
+              ++globalThis.refusals;
+              return Promise.resolve(new Response(
+                JSON.stringify({title: 'Loading', detail: 'The model is being loaded.'}),
+                {status: 503, headers: {'Content-Type': 'application/problem+json'}}));
+            };
+            location.hash = '#/worth'"""
+        )
+        self.settled(".figure")
+        self.assertEqual(self.browser.run("return globalThis.refusals"), 2)
+
     def test_compare(self):
         self.go("compare")
         self.browser.type(".ask textarea", QUESTION)
@@ -481,6 +578,28 @@ class Views(PageTest):
         self.browser.wait(lambda: "event: stats" in "".join(self.texts("pre.tall")), "events")
         self.browser.click("form button:not([type=submit])")  # stop
         self.browser.wait(lambda: "Stopped" in self.browser.text(), "the end of the stream")
+
+    def test_a_request_with_a_file(self):
+        self.go("requests/post_files")
+        self.settled("input[type=file]")
+        self.browser.run(
+            """const data = new DataTransfer();
+            data.items.add(new File(["A note about swans."], "swans.txt"));
+            const input = document.querySelector("input[type=file]");
+            input.files = data.files;
+            input.dispatchEvent(new Event("input", {bubbles: true}));
+            document.querySelector("form select").value = "assistants";"""
+        )
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.texts(".status.c2") == ["200"], "the reply")
+        self.assertIn('"filename": "swans.txt"', self.browser.text("pre.tall"))
+        self.assertIn("-F 'file=@swans.txt'", "".join(self.texts("pre.curl")))
+        name = json.loads(self.browser.text("pre.tall"))["id"]
+        self.go("documents")
+        self.settled("table")
+        self.browser.click(f'[aria-label="Delete {name}"]')
+        self.browser.click("dialog button.danger")
+        self.browser.wait(lambda: not self.count(f'[aria-label="Delete {name}"]'), "its end")
 
     def test_a_wrong_request_shows_its_status(self):
         self.allowed = (400,)
@@ -607,6 +726,26 @@ class Keys(PageTest):
         self.browser.type("form textarea", "A text of team b.")
         self.browser.click("form button[type=submit]")
         self.browser.wait(lambda: self.count("tbody tr") == 1, "the document in its namespace")
+
+    def test_an_answer_stays_with_its_namespace(self):
+        self.allowed = (401,)
+        self.addCleanup(self.browser.run, "sessionStorage.clear()")
+        self.go("documents")
+        self.give("example-key-of-the-operator")
+        self.settled(".drop")
+        self.browser.click("details summary")
+        self.browser.type("form textarea", "Jaland is governed by Zaiwouo Grilman.")
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.count("tbody tr") == 1, "the document")
+        self.ask(QUESTION)
+        self.assertEqual(self.count(".answer"), 1)
+        self.browser.click(".top button")
+        self.browser.type("dialog input:not([type=password])", "team-c")
+        self.browser.click("dialog button[type=submit]")
+        self.browser.wait(lambda: "team-c" in self.texts(".top button")[0], "the namespace")
+        self.browser.wait(lambda: self.count(".answer") == 0, "a view without the answer")
+        question = "return document.querySelector('.ask textarea').value"
+        self.assertEqual(self.browser.run(question), "")
 
 
 class RealModel(PageTest):
