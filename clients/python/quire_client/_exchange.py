@@ -12,6 +12,7 @@ import random
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from .errors import (
@@ -106,7 +107,8 @@ class Call(Generic[T]):
     parse: Callable[[Reply], T]
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    content: bytes | None = None
+    content: bytes | Path | None = None
+    """The body; a file is read piece by piece as it is sent."""
     repeatable: bool = False
     """Sending it twice has the effect of sending it once,
     by its nature or by its Idempotency-Key."""
@@ -255,8 +257,10 @@ def exchange(
             delay = retry_delay(error, call.repeatable, attempt, policy)
             if delay is None:
                 raise
-            reply_lost = isinstance(error, ConnectionFailedError) and not isinstance(
-                error, FailedBeforeSendingError
+            # What is refused later on, by a service that starts again, changes nothing of that.
+            reply_lost = reply_lost or (
+                isinstance(error, ConnectionFailedError)
+                and not isinstance(error, FailedBeforeSendingError)
             )
             refusal = error
         late = f"{call.method} {call.path} was not answered ({refusal})"

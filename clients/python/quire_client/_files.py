@@ -1,10 +1,11 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and files in pieces."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -32,3 +33,19 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 os.remove(new)
             raise
+
+
+_PIECE_BYTES = 1 << 20
+
+
+def pieces_of(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, some at a time."""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+async def awaited(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The same for an event loop, which a disk does not hold up."""
+    while piece := await asyncio.to_thread(next, pieces, b""):
+        yield piece

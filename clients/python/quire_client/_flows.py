@@ -23,7 +23,7 @@ from .errors import (
     ServiceUnavailableError,
     StreamInterruptedError,
 )
-from .models import Document, Ingest, IngestReport, ItemError, Job, JobItem
+from .models import Document, Ingest, IngestReport, Job, JobItem
 from .options import DocumentInput
 
 #: True shows a tqdm bar; a callable is called with the number
@@ -32,6 +32,8 @@ Progress = bool | Callable[[int], object]
 
 #: Seconds a request waits in the service before the job is asked after instead.
 WAIT_SLICE = 20.0
+#: Seconds that the service may take for each address that it fetches (fetch.timeout_seconds).
+_FETCH_SECONDS = 60.0
 #: Seconds of a caller's time that are kept for the service's reply after its wait.
 _FOR_THE_REPLY = 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -201,8 +203,11 @@ def put_document(
 
 
 def check_document(document: Mapping[str, Any], name: str) -> None:
-    """Raises ConfigurationError unless exactly one of text and chunks is given."""
-    if (document.get("text") is None) == (document.get("chunks") is None):
+    """Raises ConfigurationError unless exactly one of text, chunks and url is given."""
+    given = [k for k in ("text", "chunks", "url") if document.get(k) is not None]
+    if "url" in given and len(given) > 1:
+        raise ConfigurationError(f"{name}: url stands for the text; give it alone")
+    if len(given) != 1:
         raise ConfigurationError(f"{name}: give either text or chunks")
     if isinstance(document.get("chunks"), str):
         raise ConfigurationError(f"{name}: chunks is one text; give a list, or text")
@@ -219,25 +224,38 @@ def add_documents(
     progress: Progress,
     policy: RetryPolicy,
 ) -> Flow[IngestReport]:
-    """Posts documents in batches. Each that cannot be cached is in the report;
-    a batch the service refuses raises."""
+    """Posts documents in batches. Each that cannot be cached is in the report, also one that is
+    too large for a request; a batch the service refuses otherwise raises."""
     report = IngestReport()
     done = 0
     with Bar(progress, documents) as bar:
-        for batch in batches(documents, batch_size, batch_bytes):
+        waiting: list[list[Mapping[str, Any]]] = []
+        more = batches(documents, batch_size, batch_bytes)
+        while batch := waiting.pop() if waiting else next(more, None):
             if done:
                 yield from deadline.check(f"{done} documents were added, and not all")
             seconds = yield from _slice(wait, deadline)
+            fetched = sum(document.get("url") is not None for document in batch)
             call = ops.post_documents(
-                {"documents": batch, **options}, seconds, None, seconds + ops.GRACE_SECONDS
+                {"documents": batch, **options},
+                seconds,
+                None,
+                seconds + ops.GRACE_SECONDS + fetched * _FETCH_SECONDS,
             )
             try:
                 ingest = yield from exchange(call, policy, deadline=deadline)
             except ApiError as error:
-                raise _moved(error, done) from None
-            if wait:
-                ingest = yield from _finish(ingest, policy, deadline)
-            report.add(done, ingest.job_id, ingest.results, ingest.usage)
+                if error.status != _TOO_LARGE:
+                    raise _moved(error, done) from None
+                if len(batch) > 1:
+                    half = len(batch) // 2
+                    waiting += [batch[half:], batch[:half]]
+                    continue
+                report.refuse(done, batch[0].get("id"), error, f"documents[{done}]")
+            else:
+                if wait:
+                    ingest = yield from _finish(ingest, policy, deadline)
+                report.add(done, ingest.job_id, ingest.results, ingest.usage)
             done += len(batch)
             bar.update(len(batch))
     return report
@@ -343,8 +361,10 @@ _NEEDS_READER = frozenset(
     ]
 )
 
+#: The body is larger than server.max_body_bytes.
+_TOO_LARGE = 413
 #: Answers about a file itself; others are about the request.
-_FILE_REFUSED = (400, 413, 415, 422)
+_FILE_REFUSED = (400, _TOO_LARGE, 415, 422)
 
 
 @dataclass(frozen=True)
@@ -435,16 +455,20 @@ def add_files(
     """Posts texts in batches, then each other file in a form of its own, which the service reads.
     A file that it cannot read is in the report."""
     deadline = Deadline(timeout)
-    documents: list[DocumentInput | str] = []
     others: list[FoundFile] = []
-    for file in files:
-        text = text_of(file)
-        if text is None:
-            others.append(file)
-        else:
-            documents.append(document_of(file, text, metadata))
+    for file in files:  # one that cannot be opened ends this before anything is sent
+        file.path.open("rb").close()
+
+    def texts() -> Iterator[DocumentInput]:
+        for file in files:
+            text = text_of(file)
+            if text is None:
+                others.append(file)
+            else:
+                yield document_of(file, text, metadata)
+
     report = yield from add_documents(
-        documents,
+        texts(),
         options,
         batch_size=64,
         batch_bytes=8 << 20,
@@ -475,10 +499,6 @@ def add_files(
             except ApiError as error:
                 if error.status not in _FILE_REFUSED:
                     raise
-                reason = ItemError(error.code, error.detail, str(file.path))
-                name = document_id_of_path(file.name)
-                report.results.append(
-                    JobItem(index=start, id=name, result="failed", status="failed", error=reason)
-                )
+                report.refuse(start, document_id_of_path(file.name), error, str(file.path))
             bar.update(1)
     return report

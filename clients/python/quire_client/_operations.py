@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -173,12 +174,24 @@ def _conditions(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Conditions on one key as query parameters: ends of their names, and values."""
     if isinstance(value, Mapping):
         for operator, bound in value.items():
-            many = isinstance(bound, (list, tuple))
-            yield f"[{operator}]", ",".join(_scalar(name, v) for v in (bound if many else [bound]))
-    elif isinstance(value, (list, tuple)):
-        yield "[in]", ",".join(_scalar(name, v) for v in value)
+            many = operator in ("in", "not")
+            yield f"[{operator}]", _values(name, bound) if many else _scalar(name, bound)
+    elif isinstance(value, (list, tuple)) and len(value) != 1:
+        yield "[in]", _values(name, value)
     else:
-        yield "", _scalar(name, value)
+        yield "", _scalar(name, value[0] if isinstance(value, (list, tuple)) else value)
+
+
+def _values(name: str, value: Any) -> str:
+    """One value or several, with commas between. The service cuts there, so none may have one."""
+    texts = [_scalar(name, v) for v in (value if isinstance(value, (list, tuple)) else [value])]
+    for text in texts:
+        if "," in text:
+            raise ConfigurationError(
+                f"metadata[{name!r}] names {text!r} as one of several values or one that is "
+                "excluded, which lists take without commas only"
+            )
+    return ",".join(texts)
 
 
 def _scalar(name: str, value: Any) -> str:
@@ -427,6 +440,9 @@ def rerank(
 
 # ---- service and administration
 
+#: Seconds that the service may take over everything it stores.
+LONG_SECONDS = 3600.0
+
 
 def info() -> Call[m.Info]:
     return json_call("GET", "/v1/info", model(m.Info))
@@ -452,18 +468,18 @@ def pin(document_ids: Sequence[str], tier: str | None, pinned: bool) -> Call[m.P
 
 
 def flush() -> Call[dict[str, Any]]:
-    return json_call("POST", "/v1/admin/cache/flush", Reply.json)
+    return json_call("POST", "/v1/admin/cache/flush", Reply.json, timeout=LONG_SECONDS)
 
 
 def backup() -> Call[dict[str, Any]]:
-    return json_call("POST", "/v1/admin/backup", Reply.json)
+    return json_call("POST", "/v1/admin/backup", Reply.json, timeout=LONG_SECONDS)
 
 
 def verify() -> Call[m.VerifyReport]:
-    return json_call("POST", "/v1/admin/cache/verify", model(m.VerifyReport))
+    return json_call("POST", "/v1/admin/cache/verify", model(m.VerifyReport), timeout=LONG_SECONDS)
 
 
-def import_pack(pack: bytes, mode: str) -> Call[m.ImportReport]:
+def import_pack(pack: Path, mode: str) -> Call[m.ImportReport]:
     headers = {"Content-Type": "application/vnd.quire.pack"}
     # Documents are named by their ids and blocks by their content: importing twice changes nothing.
     return Call(
@@ -474,12 +490,15 @@ def import_pack(pack: bytes, mode: str) -> Call[m.ImportReport]:
         headers,
         pack,
         repeatable=True,
+        timeout=LONG_SECONDS,
     )
 
 
 def export_pack(document_ids: Sequence[str] | None) -> Call[Any]:
     body = given(document_ids=None if document_ids is None else list(document_ids))
-    return json_call("POST", "/v1/admin/cache/export", opened, body, repeatable=True)
+    return json_call(
+        "POST", "/v1/admin/cache/export", opened, body, repeatable=True, timeout=LONG_SECONDS
+    )
 
 
 def list_requests() -> Call[m.Page[m.RunningRequest]]:

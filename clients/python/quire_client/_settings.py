@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
+from pathlib import Path
 
 import httpx
 
 from ._affinity import HEADER, affinity
 from ._exchange import Attempt, FailedBeforeSendingError, Reply, RetryPolicy
+from ._files import awaited, pieces_of
 from .errors import ConfigurationError, ConnectionFailedError, QuireError, RequestTimeoutError
 from .version import __version__
 
@@ -57,8 +59,11 @@ class Settings:
         )
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            parts = httpx.URL()
+        if parts.scheme not in ("http", "https") or not parts.host:
             raise ConfigurationError(f"url is {self.url!r}; give one such as {DEFAULT_URL}")
         if self.namespace is not None and not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
@@ -96,19 +101,31 @@ class Settings:
         if attempt.limit is not None:
             read, connect = min(read, attempt.limit), min(connect, attempt.limit)
         timeout = httpx.Timeout(read, connect=connect)
+        content: bytes | Iterator[bytes] | AsyncIterator[bytes] | None
+        if isinstance(call.content, Path):
+            headers["Content-Length"] = str(call.content.stat().st_size)
+            pieces = pieces_of(call.content)
+            content = awaited(pieces) if isinstance(http, httpx.AsyncClient) else pieces
+        else:
+            content = call.content
         return http.build_request(
             call.method,
             self.url + call.path,
             params=dict(call.params) or None,
             headers=headers,
-            content=call.content,
+            content=content,
             timeout=timeout,
         )
 
     def failure(self, error: httpx.HTTPError, what: str) -> QuireError:
         """A failure of the connection as an error of ours."""
         reason = str(error) or type(error).__name__
-        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        if isinstance(error, httpx.PoolTimeout):
+            return FailedBeforeSendingError(
+                f"{what}: all connections of this client stayed in use; close streams that are "
+                "read no further, ask less at once, or pass an http_client with higher limits"
+            )
+        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return FailedBeforeSendingError(
                 f"cannot reach Quire at {self.url} ({reason}); is `quire serve` running there?"
             )

@@ -570,9 +570,7 @@ class Admin:
 
     async def import_pack(self, path: str | Path, *, mode: str = "merge") -> m.ImportReport:
         """Takes in a pack written by `export`."""
-        return await self._client._call(
-            ops.import_pack(await asyncio.to_thread(Path(path).read_bytes), mode)
-        )
+        return await self._client._call(ops.import_pack(Path(path), mode))
 
     async def requests(self) -> m.Page[m.RunningRequest]:
         """Running and queued requests."""

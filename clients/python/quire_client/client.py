@@ -557,7 +557,7 @@ class Admin:
 
     def import_pack(self, path: str | Path, *, mode: str = "merge") -> m.ImportReport:
         """Takes in a pack written by `export`."""
-        return self._client._call(ops.import_pack(Path(path).read_bytes(), mode))
+        return self._client._call(ops.import_pack(Path(path), mode))
 
     def requests(self) -> m.Page[m.RunningRequest]:
         """Running and queued requests."""

@@ -178,7 +178,7 @@ class DeadlineExceededError(ServerError):
 
 
 class CacheFullError(ServerError):
-    """507: pinned documents leave no room."""
+    """507: pinned documents, or a limit of the namespace, leave no room."""
 
 
 _BY_CODE: dict[str, type[ApiError]] = {

@@ -21,7 +21,7 @@ from .admin_models import (
     Tier,
     VerifyReport,
 )
-from .errors import IngestError
+from .errors import ApiError, IngestError
 
 __all__ = [
     "Block", "BulkDeletion", "CacheStats", "CacheUse", "Chunk", "Citation", "Document",
@@ -207,6 +207,10 @@ class IngestUsage(Model):
     deduplicated_tokens: int = 0
 
 
+#: Results of items whose documents are not cached, and what is said where there is no error.
+_NOT_DONE = {"failed": "no reason given", "cancelled": "it was cancelled"}
+
+
 class _Results:
     """What replies with a list of job items share."""
 
@@ -214,21 +218,21 @@ class _Results:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all documents that did not fail, in the order they were given."""
-        return [r.id for r in self.results if r.id and r.result != "failed"]
+        """The ids of all documents but those in `failed`, in the order they were given."""
+        return [r.id for r in self.results if r.id and r.result not in _NOT_DONE]
 
     @property
     def failed(self) -> list[JobItem]:
-        """The items that failed."""
-        return [r for r in self.results if r.result == "failed"]
+        """The items that failed or were cancelled."""
+        return [r for r in self.results if r.result in _NOT_DONE]
 
     def raise_for_failures(self) -> None:
-        """Raises IngestError when a document failed."""
+        """Raises IngestError when a document failed or was cancelled."""
         failed = self.failed
         if not failed:
             return
         first = failed[0]
-        reason = first.error.message if first.error else "no reason given"
+        reason = first.error.message if first.error else _NOT_DONE[str(first.result)]
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         name = first.id or f"number {first.index}"
         raise IngestError(
@@ -271,6 +275,13 @@ class IngestReport(_Results):
         self.usage.tokens += usage.tokens
         self.usage.cache_write_tokens += usage.cache_write_tokens
         self.usage.deduplicated_tokens += usage.deduplicated_tokens
+
+    def refuse(self, index: int, id: str | None, error: ApiError, param: str) -> None:
+        """Takes in that the service refused the document as a whole."""
+        reason = ItemError(error.code, error.detail, param)
+        self.results.append(
+            JobItem(index=index, id=id, result="failed", status="failed", error=reason)
+        )
 
 
 @dataclass

@@ -12,9 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from conftest import QUICK
 from service import Exchange, Service, key_entry, proxy, running
@@ -441,6 +443,25 @@ def test_a_delete_whose_reply_is_lost_has_succeeded(service: Service, namespace:
                 client.documents.delete("x")
 
 
+def test_so_has_one_that_is_refused_while_the_service_starts_again(
+    service: Service, namespace: str
+) -> None:
+    def behave(exchange: Exchange, number: int) -> None:
+        if number == 1:
+            exchange.reply(503, problem(503, "loading"), Retry_After="0")
+        else:
+            lose_first(exchange, number)
+
+    with QuireClient(service.url, namespace=namespace) as direct:
+        direct.documents.add(TEXT, id="x")
+    with (
+        proxy(service, behave) as between,
+        QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+    ):
+        client.documents.delete("x")
+        assert len(between.seen) == 3
+
+
 def test_a_stream_or_conditional_change_whose_reply_is_lost_is_not_sent_again(
     service: Service, namespace: str
 ) -> None:
@@ -654,11 +675,34 @@ def test_an_address_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> No
             client.wait_until_ready(timeout=0.0)
 
 
+def test_connections_that_stay_in_use_are_not_blamed_on_the_service() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        httpx.Client(limits=httpx.Limits(max_connections=1)) as http,
+    ):
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        patient = QuireClient(url, http_client=http, retry=ONCE)
+
+        def ask() -> None:
+            with suppress(ConnectionFailedError):
+                patient.info()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection, _ = listener.accept()
+        with pytest.raises(ConnectionFailedError, match="all connections of this client"):
+            QuireClient(url, http_client=http, retry=ONCE, timeout=0.1).info()
+        connection.close()
+        thread.join()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         {"url": "localhost:8080"},
         {"url": "ftp://x"},
+        {"url": "http://127.0.0.1:80a"},
+        {"url": "http://[::1"},
         {"namespace": "no spaces"},
         {"api_key": "key\n"},
         {"timeout": 0},

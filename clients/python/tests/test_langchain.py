@@ -488,13 +488,18 @@ def test_documents_are_kept_in_step_without_a_record_manager(
     assert changed["num_added"] == 1
     assert changed["num_deleted"] > 0
     assert [d.metadata["source"] for d in client.documents.iter()].count(source) == 1
+    emptied = sync_documents(
+        [Document(page_content="", metadata={"source": source})], client, splitter=splitter
+    )
+    assert (emptied["num_added"], emptied["num_deleted"]) == (0, 1)
+    assert source not in [d.metadata["source"] for d in client.documents.iter()]
 
     kept = sync_documents([], client, cleanup=None)
     assert kept["num_deleted"] == 0
     other = sync_documents(documents[:1], client, collection="other")
     assert other["num_added"] == 1
-    emptied = sync_documents([], client, cleanup="full")
-    assert emptied["num_deleted"] > 0
+    everything = sync_documents([], client, cleanup="full")
+    assert everything["num_deleted"] > 0
     assert {d.metadata["quire_collection"] for d in client.documents.iter()} == {"other"}
     with pytest.raises(ConfigurationError, match="no 'source'"):
         sync_documents([Document(page_content="x")], client)

@@ -16,6 +16,7 @@ import pytest
 from quire_client import (
     ConfigurationError,
     Explanation,
+    IngestError,
     InvalidReplyError,
     QuireError,
     RequestTimeoutError,
@@ -26,6 +27,7 @@ from quire_client import (
 )
 from quire_client._exchange import (
     Attempt,
+    Call,
     Deadline,
     FailedBeforeSendingError,
     Flow,
@@ -50,6 +52,14 @@ from quire_client._flows import (
     wait_until_ready,
 )
 from quire_client._ids import document_id_of_path
+from quire_client._operations import (
+    backup,
+    export_pack,
+    flush,
+    import_pack,
+    list_documents,
+    verify,
+)
 from quire_client._settings import Settings
 from quire_client._sse import EventDecoder, ServerEvent
 from quire_client.errors import ConnectionFailedError, retry_after_seconds
@@ -298,6 +308,150 @@ def test_texts_and_other_files_share_the_callers_time(tmp_path: Path) -> None:
     clock = Clock(1.5, INGESTED)
     clock.run(add_files(files, {}, {}, wait=True, timeout=2.0, progress=False, policy=POLICY))
     assert clock.limits == [2.0, 0.5]
+
+
+def sent_by(flow: Flow[Any], *replies: Reply) -> tuple[list[Attempt], Any]:
+    """What a flow sends where these are the replies, the last one for all that follow, and what it
+    returns."""
+    sent: list[Attempt] = []
+    outcome: Any = None
+    try:
+        step = next(flow)
+        while True:
+            outcome = None
+            if isinstance(step, Attempt):
+                sent.append(step)
+                outcome = replies[min(len(sent), len(replies)) - 1]
+            elif isinstance(step, Now):
+                outcome = 100.0
+            step = flow.send(outcome)
+    except StopIteration as end:
+        return sent, end.value
+
+
+def documents_in(attempt: Attempt) -> list[Any]:
+    assert isinstance(attempt.call.content, bytes)
+    documents: list[Any] = json.loads(attempt.call.content)["documents"]
+    return documents
+
+
+def adding(*documents: Any, batch_size: int = 64) -> Flow[Any]:
+    return add_documents(
+        documents,
+        {},
+        batch_size=batch_size,
+        batch_bytes=1 << 20,
+        wait=True,
+        deadline=Deadline(None),
+        progress=False,
+        policy=POLICY,
+    )
+
+
+def test_an_address_stands_for_the_text_and_has_time_to_be_fetched() -> None:
+    address = {"id": "a", "url": "https://example.org/a.pdf"}
+    (attempt,), _ = sent_by(adding(address, {"text": "x"}), INGESTED)
+    assert documents_in(attempt) == [address, {"text": "x"}]
+    (without,), _ = sent_by(adding({"text": "x"}), INGESTED)
+    assert attempt.call.timeout == (without.call.timeout or 0) + 60
+    with pytest.raises(ConfigurationError, match=r"documents\[0\]: url stands for the text"):
+        sent_by(adding({**address, "text": "x"}), INGESTED)
+
+
+def test_a_document_whose_job_was_cancelled_is_not_cached() -> None:
+    items = [
+        {"index": 0, "id": "a", "result": "created", "status": "ready"},
+        {"index": 1, "id": "b", "result": "cancelled", "status": "cancelled"},
+    ]
+    reply = json.dumps({"job_id": "job_1", "status": "cancelled", "results": items}).encode()
+    _, report = sent_by(adding({"text": "x"}, {"text": "y"}), Reply(200, {}, reply))
+    assert (report.ids, [r.id for r in report.failed]) == (["a"], ["b"])
+    with pytest.raises(
+        IngestError, match="1 of 2 documents could not be cached: b: it was cancelled"
+    ):
+        report.raise_for_failures()
+
+
+def test_a_batch_that_is_too_large_is_sent_in_parts() -> None:
+    def posted(name: str) -> Reply:
+        item = {"index": 0, "id": name, "result": "created", "status": "ready"}
+        body = {"job_id": f"job_{name}", "status": "succeeded", "results": [item]}
+        return Reply(200, {}, json.dumps(body).encode())
+
+    large = Reply(413, {}, b'{"error": {"code": "payload_too_large"}, "detail": "too large"}')
+    documents = [{"id": name, "text": name} for name in "abcd"]
+    replies = [large, posted("a"), large, large, posted("c"), posted("d")]
+    sent, report = sent_by(adding(*documents, batch_size=3), *replies)
+    names = ["".join(d["id"] for d in documents_in(attempt)) for attempt in sent]
+    assert names == ["abc", "a", "bc", "b", "c", "d"]
+    assert [(r.index, r.id) for r in report.results] == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
+    assert (report.ids, [r.id for r in report.failed]) == (["a", "c", "d"], ["b"])
+    with pytest.raises(IngestError, match="b: too large"):
+        report.raise_for_failures()
+
+
+def test_what_goes_over_the_whole_store_has_time() -> None:
+    settings = Settings.make("http://x", None, None, 60.0, 5.0, None)
+    pack = import_pack(Path(__file__), "merge")
+    calls: list[Call[Any]] = [flush(), backup(), verify(), pack, export_pack(None)]
+    with httpx.Client() as http:
+        for one in calls:
+            given = settings.request(http, Attempt(one)).extensions["timeout"]
+            assert (given["read"], given["connect"]) == (3600.0, 5.0), one.path
+
+
+async def test_a_pack_is_read_while_it_is_sent(tmp_path: Path) -> None:
+    pack = tmp_path / "all.pack"
+    pack.write_bytes(bytes(range(256)) * 10_000)
+    settings = Settings.make("http://x", None, None, 60.0, 5.0, None)
+    attempt = Attempt(import_pack(pack, "merge"))
+    with httpx.Client() as http:
+        for _ in range(2):  # as often as it is tried
+            request = settings.request(http, attempt)
+            assert request.headers["Content-Length"] == str(pack.stat().st_size)
+            assert "Transfer-Encoding" not in request.headers
+            assert isinstance(request.stream, httpx.SyncByteStream)
+            pieces = list(request.stream)
+            assert (len(pieces), b"".join(pieces)) == (3, pack.read_bytes())
+    async with httpx.AsyncClient() as asynchronous:
+        request = settings.request(asynchronous, attempt)
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        assert b"".join([piece async for piece in request.stream]) == pack.read_bytes()
+
+
+def test_filters_of_lists_keep_their_meaning_or_are_refused() -> None:
+    def sent(value: Any) -> Mapping[str, str]:
+        params = list_documents(None, {"k": value}, 20, None, None, False).params
+        return {name: text for name, text in params.items() if name != "limit"}
+
+    assert sent("a,b") == sent(["a,b"]) == {"metadata.k": "a,b"}
+    assert sent(["a", 2]) == sent({"in": ("a", 2)}) == {"metadata.k[in]": "a,2"}
+    assert sent({"gte": "a,b", "not": True}) == {
+        "metadata.k[gte]": "a,b",
+        "metadata.k[not]": "true",
+    }
+    refused: list[Any] = [["a,b", "c"], {"in": ["a,b"]}, {"not": "a,b"}, {"gte": [1, 2]}]
+    for value in refused:
+        with pytest.raises(ConfigurationError, match=r"metadata\['k'\]"):
+            sent(value)
+
+
+def test_files_are_read_when_their_batch_is_sent(tmp_path: Path) -> None:
+    for number in range(70):
+        (tmp_path / f"{number:02}.txt").write_text("before")
+    flow = add_files(
+        find_files(tmp_path, None), {}, {}, wait=True, timeout=None, progress=False, policy=POLICY
+    )
+    first = next(flow)
+    (tmp_path / "69.txt").write_text("after")
+    assert isinstance(first, Attempt)
+    second = flow.send(INGESTED)
+    assert isinstance(second, Attempt)
+    assert (len(documents_in(first)), documents_in(second)[-1]["text"]) == (64, "after")
+    flow.close()
+    files = [*find_files(tmp_path, None), FoundFile(tmp_path / "none", "none")]
+    with pytest.raises(FileNotFoundError):
+        next(add_files(files, {}, {}, wait=True, timeout=None, progress=False, policy=POLICY))
 
 
 # ---- event streams

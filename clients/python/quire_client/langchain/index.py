@@ -130,7 +130,8 @@ def sync_documents(
     the collection that was not given, None deletes nothing. Metadata `source_key` names a
     document's source.
     """
-    parts = list(_parts(documents, splitter, collection, source_key))
+    whole = list(documents)
+    parts = list(_parts(whole, splitter, collection, source_key))
     wanted = {str(d.id): d for d in parts}
     there = {
         d.id: d.metadata.get(source_key)
@@ -140,7 +141,8 @@ def sync_documents(
     new = [d for name, d in wanted.items() if name not in there]
     report = client.documents.add_many([input_of(d) for d in new], progress=progress, **options)
     report.raise_for_failures()
-    sources = {d.metadata.get(source_key) for d in parts}
+    # Also those of documents that have become empty, of which no part is left.
+    sources = {d.metadata.get(source_key) for d in whole}
     stale = [
         name
         for name, source in there.items()
@@ -157,12 +159,11 @@ def sync_documents(
 
 
 def _parts(
-    documents: Iterable[Document],
+    whole: Sequence[Document],
     splitter: BaseDocumentTransformer | None,
     collection: str,
     source_key: str,
 ) -> Iterator[Document]:
-    whole = list(documents)
     for number, document in enumerate(whole):
         if document.metadata.get(source_key) is None:
             raise ConfigurationError(
