@@ -28,12 +28,14 @@ from service import Service  # noqa: E402
 
 class Replica:
     """Answers every request with its number, or with 503 while it drains. One that breaks takes a
-    request and closes the connection."""
+    request and closes the connection. While `go_on` is clear, questions are held."""
 
     def __init__(self, number: int) -> None:
         replica = self
         self.drains = self.gone = self.breaks = False
-        self.broken = 0
+        self.broken = self.held = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -47,6 +49,9 @@ class Replica:
                     replica.broken += 1
                     self.close_connection = True
                     return
+                if not (replica.drains or replica.go_on.is_set() or self.path == "/readyz"):
+                    replica.held += 1
+                    replica.go_on.wait(60)
                 body = str(number).encode()
                 self.send_response(503 if replica.drains else 200)
                 self.send_header("Content-Length", str(len(body)))
@@ -203,6 +208,43 @@ class RoutingCase(BalancerCase):
                 self.assertEqual(after, before)
         self.replicas[2].end()
         self.assertEqual({self.replica_of(s) for s in sets}, {"0"})
+
+    def test_all_questions_of_a_draining_replica_are_asked_elsewhere(self) -> None:
+        sets = [f"{i * 2654435761:016x}" for i in range(60)]
+        busy = [s for s in sets if self.replica_of(s) == "1"][:12]
+        others = (self.replicas[0], self.replicas[2])
+        for replica in others:
+            replica.go_on.clear()
+            self.addCleanup(replica.go_on.set)
+        self.replicas[1].drains = True
+        replies: list[tuple[int, str]] = []
+        asking = [threading.Thread(target=lambda s=s: replies.append(self.ask(s))) for s in busy]
+        for thread in asking:
+            thread.start()
+        end = time.monotonic() + 20
+        while sum(r.held for r in others) < len(busy) and not replies and time.monotonic() < end:
+            time.sleep(0.02)
+        for replica in others:
+            replica.go_on.set()
+        for thread in asking:
+            thread.join()
+        self.assertEqual([status for status, _ in replies], [200] * len(busy))
+
+    def test_what_a_draining_replica_would_only_read_is_asked_elsewhere(self) -> None:
+        sets = [f"{i * 2654435761:016x}" for i in range(60)]
+        ours = [s for s in sets if self.replica_of(s) == "1"][:4]
+        self.replicas[1].drains = True
+        for (method, path), affinity in zip(
+            [
+                ("GET", "/v1/documents"),
+                ("GET", "/v1/documents/a/content"),
+                ("GET", "/v1/files"),
+                ("POST", "/v1/vector_stores/vs_1/search"),
+            ],
+            ours,
+            strict=True,
+        ):
+            self.assertEqual(self.ask(affinity, method, path)[0], 200, (method, path))
 
     def test_what_changes_one_replica_is_refused(self) -> None:
         shared = re.compile(r"(/v1)?/(documents|files|vector_stores|jobs|mcp)(/|$)")

@@ -130,6 +130,12 @@ class KubernetesTest(unittest.TestCase):
         for metric in values_of(one("HorizontalPodAutoscaler", "quire"), "metric"):
             self.assertIn(f'"{metric["name"]}"', scrape)
 
+    def test_balancers_close_idle_connections_before_the_replicas_do(self) -> None:
+        (idle,) = values_of(documents("envoy.yaml"), "idle_timeout")
+        kept = float(settings()["server.idle_timeout_seconds"])
+        self.assertLess(float(idle.rstrip("s")), kept)
+        self.assertLess(60, kept, "what nginx has where its file says nothing")
+
     def test_variables_are_settings_and_secrets_stay_out_of_files(self) -> None:
         known = settings()
         for variable in self.replica["env"]:
@@ -181,6 +187,19 @@ class EnvoyTest(unittest.TestCase):
         addresses = values_of(cluster, "address")
         self.assertIn("quire-replicas", [a for a in addresses if isinstance(a, str)])
         one("Service", "quire-replicas")
+
+    def test_answers_may_take_as_long_as_the_service_lets_them(self) -> None:
+        described = json.loads((ROOT / "server/openapi/query.json").read_text())
+        longest = max(t["maximum"] for t in values_of(described, "timeout_ms")) / 1000
+        envoy = documents("envoy.yaml")
+        (idle,) = values_of(envoy, "stream_idle_timeout")
+        self.assertGreater(float(idle.rstrip("s")), longest)
+        manager = envoy[0]["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        # The events of a job have no longest time; what is silent ends by the time above.
+        self.assertEqual(set(values_of(manager["typed_config"]["route_config"], "timeout")), {"0s"})
+        read = re.search(r"proxy_read_timeout (\d+)s;", (CONFIGS / "nginx.conf").read_text())
+        assert read is not None
+        self.assertGreater(float(read[1]), longest)
 
     def test_it_refuses_what_changes_one_replica(self) -> None:
         routes = documents("envoy.yaml")[0]["static_resources"]["listeners"][0]["filter_chains"][0][
