@@ -89,9 +89,27 @@ TEST_F(AdminTest, EvictTakesKvAndTheAnswerStays) {
   EXPECT_EQ(
       text_at(admin("POST", "cache/evict", R"({"document_ids":["nobody"]})", 404), "error.code"),
       "document_not_found");
+  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"tier":"disk","document_ids":[]})", 400),
+                    "error.param"),
+            "document_ids");
   EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"tier":"gpu"})", 400), "error.param"), "tier");
   EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"older_than_secods":1})", 400), "error.code"),
             "unknown_field");
+}
+
+TEST_F(AdminTest, WarmingBringsKvIntoMemoryWhereThatIsAskedFor) {
+  post("warm", 21);
+  (void)evict(R"({"tier":"dram","document_ids":["warm"]})");
+  const auto in_memory = [] {
+    return int_at(service->json("GET", "/v1/documents/warm"), "cache.tiers.dram");
+  };
+  EXPECT_EQ(in_memory(), 0);
+  int status = 0;
+  (void)service->json("POST", "/v1/documents/warm/warm", R"({"tier":"dram"})", {}, &status);
+  EXPECT_EQ(status, 202);
+  for (int i = 0; i < 600 && in_memory() == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_GT(in_memory(), 0);
 }
 
 TEST_F(AdminTest, EvictingANamespaceLeavesTheOthers) {
@@ -207,6 +225,27 @@ TEST_F(AdminTest, PacksMoveDocumentsWithTheirKv) {
   EXPECT_EQ(
       service->call("POST", "/v1/admin/cache/export", R"({"document_ids":["nobody"]})").status,
       404);
+}
+
+TEST_F(AdminTest, AnIdempotencyKeyHoldsForOnePack) {
+  post("k1", 19, "keyed");
+  post("k2", 20, "keyed");
+  const auto pack_of = [](const std::string& id) {
+    return service
+        ->call("POST", "/v1/admin/cache/export", R"({"document_ids":[")" + id + "\"]}",
+               {"X-Namespace: keyed"})
+        .body;
+  };
+  const auto import = [](const std::string& body) {
+    return service->call("POST", "/v1/admin/cache/import", body,
+                         {"X-Namespace: keyed-target", "Idempotency-Key: pack-1"},
+                         "application/vnd.quire.pack");
+  };
+  const std::string first = pack_of("k1"), second = pack_of("k2");
+  EXPECT_EQ(import(first).status, 200);
+  EXPECT_EQ(import(first).header("idempotency-replayed"), "true");
+  const auto other = import(second);
+  EXPECT_EQ(text_at(parse(other.body), "error.code"), "idempotency_mismatch") << other.body;
 }
 
 TEST_F(AdminTest, RequestsAreListedAndCancelled) {

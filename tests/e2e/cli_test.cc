@@ -96,6 +96,16 @@ TEST(Cli, OptionsOutrankTheEnvironment) {
   for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
 }
 
+TEST(Cli, ATemporaryFolderThatCannotBeUsedIsNamed) {
+  for (const std::string command : {"generate", "fidelity"}) {
+    const auto r = run_process(
+        {"/usr/bin/env", "TMPDIR=/nonexistent/temporary", QUIRE_BINARY, command});
+    EXPECT_EQ(r.exit_code, 1) << command << r.out;
+    EXPECT_NE(r.err.find("'/nonexistent/temporary' (TMPDIR): No such file"), std::string::npos)
+        << command << r.err;
+  }
+}
+
 TEST(Cli, AQuestionAboutDocumentsCarriesTheirAffinity) {
   const std::vector<std::string> query{QUIRE_BINARY, "query", "Who?"}, ids{"a", "b"};
   const std::string named = std::string(kAffinityHeader) + ": ";
@@ -475,6 +485,24 @@ TEST(Cli, ModelCalibrate) {
   EXPECT_NE(r.err.find("bad.jsonl, line 1"), std::string::npos) << r.err;
 }
 
+TEST(Cli, ModelCalibrateSaysThatEarlierHeadsAreGone) {
+  TempFolder folder;
+  const std::string store = (folder.path() / "store").string(),
+                    texts = (folder.path() / "short.jsonl").string();
+  // The embedded model has such heads, and its sample enough texts to hide sentences in.
+  auto r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store});
+  ASSERT_EQ(r.exit_code, 0) << r.out << r.err;
+  EXPECT_NE(r.out.find("kept         in " + store), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("removed"), std::string::npos) << r.out;
+  std::ofstream(texts) << "{\"text\":\"Too short to hide a sentence in.\"}\n";
+  for (const bool again : {false, true}) {
+    r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents", texts});
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(r.out.find("removed      from " + store) != std::string::npos, !again) << r.out;
+    EXPECT_NE(r.err.find("without heads"), std::string::npos) << r.err;
+  }
+}
+
 TEST(Cli, ModelCalibrateCitations) {
   TempFolder folder;
   const std::string store = (folder.path() / "store").string(),
@@ -586,6 +614,9 @@ TEST(Cli, CheckConfigReadsHowManyLayersTheDraftHas) {
   r = check({"--model.draft_path=/does/not/exist"});
   EXPECT_EQ(r.exit_code, 1) << r.out;
   EXPECT_NE(r.err.find("model.draft_path"), std::string::npos) << r.err;
+  r = check({"--model.retrieval_head_path=/does/not/exist"});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("model.retrieval_head_path"), std::string::npos) << r.err;
   r = check({"--model.draft_path=none", "--model.draft_document_kv=true"});
   EXPECT_EQ(r.exit_code, 1) << r.out;
   EXPECT_NE(r.err.find("model.draft_document_kv"), std::string::npos) << r.err;

@@ -47,6 +47,28 @@ TEST(Fidelity, WritesItsFilesAndDoesNotMeasureTwice) {
             json::serialize(at(first, "rows")));
 }
 
+TEST(Fidelity, AFileThatCannotBeWrittenIsFoundBeforeTheRun) {
+  TempFolder folder;
+  const std::string missing = (folder.path() / "missing" / "f").string(),
+                    html = (folder.path() / "f.html").string();
+  for (const auto& [flag, path] : {std::pair<std::string, std::string>("--html", missing),
+                                   {"--svg", missing},
+                                   {"--json", missing},
+                                   {"--html", folder.path().string()}}) {
+    const auto r = run_process({QUIRE_BINARY, "fidelity", "--limit", "1", "--quiet", flag, path});
+    EXPECT_EQ(r.exit_code, 1) << flag;
+    EXPECT_EQ(r.out, "") << "nothing was measured";
+    EXPECT_NE(r.err.find(path), std::string::npos) << r.err;
+  }
+  // What is there already stays until the new one is complete.
+  std::ofstream(html) << "kept";
+  const auto r = run_process(
+      {QUIRE_BINARY, "fidelity", "--quiet", "--html", html, "--svg", missing});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(std::filesystem::file_size(html), 4u);
+  EXPECT_FALSE(std::filesystem::exists(html + ".new"));
+}
+
 /// Copies a folder of weights and changes the last weight.
 void copy_changed(const std::filesystem::path& from, const std::filesystem::path& to) {
   std::filesystem::copy(from, to);

@@ -79,6 +79,11 @@ TEST_F(FullDiskTest, DocumentsAreRefusedWithOneClearErrorAndWhatIsStoredGoesOnAn
     EXPECT_EQ(service_.call("GET", "/readyz").status, 200);
   }
   EXPECT_EQ(service_.call("GET", "/v1/documents/new").status, 404);
+  const std::string metrics = service_.call("GET", "/metrics").body;
+  EXPECT_NE(metrics.find("quire_tier_up{tier=\"disk\"} 0\n"), std::string::npos);
+  EXPECT_EQ(text_at(service_.json("GET", "/healthz"), "checks.disk"), "full");
+  const std::string stats = "/v1/admin/cache/stats";
+  EXPECT_EQ(text_at(service_.json("GET", stats), "tiers.1.state"), "full");
   EXPECT_EQ(answer(R"(["a","b"])"), before);
   // Answers also work from the disk, and where missing KV cannot be stored.
   EXPECT_EQ(service_.call("POST", "/v1/admin/cache/evict", R"({"tier":"dram"})").status, 200);
@@ -88,6 +93,8 @@ TEST_F(FullDiskTest, DocumentsAreRefusedWithOneClearErrorAndWhatIsStoredGoesOnAn
   ASSERT_TRUE(fs::remove(hog()));
   const auto taken = post("new", 10);
   EXPECT_EQ(taken.status, 200) << taken.body;
+  EXPECT_EQ(text_at(service_.json("GET", "/healthz"), "checks.disk"), "ok");
+  EXPECT_EQ(text_at(service_.json("GET", stats), "tiers.1.state"), "ok");
   const std::string with_new = answer(R"(["a","new"])");
   service_.kill();
   service_.start(small() / "store");

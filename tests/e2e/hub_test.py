@@ -265,6 +265,46 @@ class HubTest(unittest.TestCase):
         self.assertEqual(len(set(results)), 1)
         self.assertEqual(sum(s == "store" for s, _, _ in self.hub.log), 1)
 
+    def test_a_fetch_that_was_cut_short_is_listed_and_can_be_removed(self):
+        self.hub.cut_after["m-Q4_K_M.gguf"] = [900_000] * 9
+        process = subprocess.Popen(
+            [QUIRE, "model", "get", "hf:org/gguf"], env=self.env, stderr=subprocess.PIPE, text=True
+        )
+        for line in process.stderr:
+            if "trying again" in line:
+                break
+        process.kill()
+        process.communicate()
+        self.assertRegex(self.quire("model", "list"), r"hf:org/gguf +0\.9 MiB .*\(not whole\)")
+        self.assertIn("0.9 MiB", self.quire("model", "rm", "hf:org/gguf"))
+        self.assertEqual(self.quire("model", "list"), "")
+
+    def test_half_of_an_update_is_no_model(self):
+        self.quire("model", "get", "hf:org/folder")
+        files = self.hub.repos["org/folder"]["main"]
+        files["LICENSE"] = b"freer\n"  # comes first
+        files["config.json"] += b"\n"
+        self.hub.wrong["config.json"] = 9
+        self.quire("model", "get", "hf:org/folder", code=1)
+        away = {"HF_ENDPOINT": "https://localhost:1"}
+        self.assertEqual((self.cache / "org--folder/main/LICENSE").read_bytes(), b"freer\n")
+        self.quire("model", "info", "-m", "hf:org/folder", code=1, **away)
+        self.assertIn("not whole", self.quire("model", "list"))
+        self.hub.wrong.clear()
+        self.quire("model", "info", "-m", "hf:org/folder")
+        self.quire("model", "info", "-m", "hf:org/folder", **away)
+
+    def test_files_that_a_repository_no_longer_has_go(self):
+        revision = self.hub.repos["org/folder"]["v1"]
+        folder = pathlib.Path(self.quire("model", "get", "hf:org/folder@v1"))
+        (folder / "quire-card.json").write_text("{}")  # of this machine
+        del revision["model.safetensors"]
+        parts = {"model.safetensors.index.json": b"{}", "model-00001-of-00001.safetensors": b"new"}
+        revision.update(parts)
+        self.quire("model", "get", "hf:org/folder@v1")
+        names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+        self.assertEqual(names, {"config.json", "quire-card.json", *parts})
+
     def test_list_and_rm(self):
         self.assertEqual(self.quire("model", "list"), "")
         self.quire("model", "get", "hf:org/gguf:Q8_0")

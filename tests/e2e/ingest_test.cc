@@ -1,6 +1,12 @@
 // `quire ingest` over the files that people have: every one gets its fate, and a second run touches
 // nothing.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
@@ -319,6 +325,50 @@ TEST_F(Ingest, AddressesAreFetchedWithinTheRules) {
   EXPECT_EQ(fetching.stop(), 0);
 }
 
+TEST_F(Ingest, AHostThatIsSilentHoldsNoOtherWorkUp) {
+  const int silent = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(silent, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(silent, 8), 0);
+  ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string host = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  TempFolder folder;
+  ServiceProcess fetching;
+  fetching.start(folder.path() / "store",
+                 {"--fetch.hosts=" + host, "--fetch.private_addresses=true"});
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> posts;
+  std::vector<int> waiting;
+  constexpr int kReaders = 4, kPosts = 6;  // of one namespace; the last two wait for a reader
+  for (int i = 0; i < kPosts; ++i) {
+    posts.emplace_back([&, i] {
+      (void)fetching.call("POST", "/v1/documents",
+                          R"({"url":"http://)" + host + "/" + std::to_string(i) + "\"}");
+      ++answered;
+    });
+    if (i >= kReaders) continue;
+    waiting.push_back(::accept(silent, nullptr, nullptr));  // the service waits for its reply
+    EXPECT_GE(waiting.back(), 0);
+  }
+  EXPECT_EQ(fetching.call("POST", "/v1/admin/cache/verify").status, 200);
+  const std::string form =
+      "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.html\"\r\n\r\n<p>A "
+      "text.</p>\r\n--b--\r\n";
+  EXPECT_EQ(fetching
+                .call("POST", "/v1/documents?wait=true", form, {"X-Namespace: other"},
+                      "multipart/form-data; boundary=b")
+                .status,
+            200);
+  EXPECT_EQ(answered, 0) << "all still wait";
+  ::close(silent);
+  for (const int fd : waiting) ::close(fd);
+  for (std::thread& one : posts) one.join();
+  EXPECT_EQ(fetching.stop(), 0);
+}
+
 TEST_F(Ingest, ABadFileCostsOnlyItself) {
   write("good.txt", "A good text.");
   write("odd.pdf", "%PDF-1.4 and no more");
@@ -327,7 +377,7 @@ TEST_F(Ingest, ABadFileCostsOnlyItself) {
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_TRUE(says(r.out, "created   good.txt")) << r.out;
   EXPECT_TRUE(says(r.err, "odd.pdf: ")) << r.err;
-  EXPECT_TRUE(says(r.err, "bad.jsonl, line 2: ")) << r.err;
+  EXPECT_TRUE(says(r.err, "bad.jsonl: line 2: ")) << r.err;
   EXPECT_TRUE(says(r.err, "quire: 2 files or documents were not cached")) << r.err;
   const auto none = write("list.jsonl", "{\"id\":\"named\",\"text\":\"a\"}\n{\"text\":\"b\"}\n");
   const auto would = ingest({"--dry-run", none.string()});

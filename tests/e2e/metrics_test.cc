@@ -219,6 +219,16 @@ TEST_F(MetricsTest, TheBoardAndTheAlertsAskForWhatThereIs) {
   }
 }
 
+TEST_F(MetricsTest, AlertsThatCompareOutcomesMatchTheirSeries) {
+  // Prometheus compares series whose labels are all alike, unless it is told which to ignore.
+  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/configs/prometheus/quire-rules.yml");
+  const std::string rules((std::istreambuf_iterator<char>(in)), {});
+  const auto begin = rules.find("rate(quire_remote_contexts_total{outcome=\"too_slow\"}");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string expression = rules.substr(begin, rules.find("for:", begin) - begin);
+  EXPECT_NE(expression.find("> ignoring(outcome)"), std::string::npos) << expression;
+}
+
 TEST_F(MetricsTest, VllmNamesAreThereWhenAskedFor) {
   const Scrape scrape(text);
   const std::pair<const char*, const char*> names[] = {

@@ -135,6 +135,11 @@ TEST_F(Remote, AQueryTakesItFromTheSharedTierWhereItHasTime) {
             at(reply, "cache.misses").as_array().empty();
     if (!found) continue;
     EXPECT_GT(int_at(reply, "cache.tiers.remote.bytes"), 0);
+    const auto stats = b.json("GET", "/v1/admin/cache/stats");
+    EXPECT_EQ(text_at(stats, "tiers.2.name"), "remote");
+    EXPECT_EQ(text_at(stats, "tiers.2.state"), "ok");
+    EXPECT_GT(int_at(stats, "tiers.2.hit_tokens"), 0);
+    EXPECT_GT(int_at(stats, "tiers.2.read_bytes"), 0);
     const auto again = ask(b, id, "exact");
     EXPECT_EQ(int_at(again, "cache.tiers.remote.blocks"), 0) << "now it is here";
     EXPECT_EQ(text_at(again, "answer"), text_at(reply, "answer"));
@@ -178,6 +183,7 @@ TEST_F(Remote, ALostServerIsADegradedCheckAndNothingElse) {
   const auto health = b.json("GET", "/health");
   EXPECT_EQ(text_at(health, "status"), "ok");
   EXPECT_EQ(text_at(health, "checks.remote"), "degraded");
+  EXPECT_EQ(text_at(b.json("GET", "/v1/admin/cache/stats"), "tiers.2.state"), "degraded");
 }
 
 }  // namespace

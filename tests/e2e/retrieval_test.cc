@@ -1,6 +1,9 @@
 // Retrieval finds documents that a request does not name, and embeddings are served.
+#include <atomic>
 #include <boost/json/serialize.hpp>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "tests/support/service_process.h"
 
@@ -274,6 +277,31 @@ TEST(LongDocuments, AreRefusedWhereNoChunkOfThemFits) {
   const auto refused = ask("200");
   EXPECT_EQ(status, 400) << "an answer without the named document: " << json::serialize(refused);
   EXPECT_EQ(text_at(refused, "error.code"), "context_length_exceeded");
+}
+
+TEST(LongDocuments, AQueryThatAsksForDocumentsIsRefusedWhereNoTextThatWasFoundFits) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  int status = 0;
+  const auto posted = service.json("POST", "/v1/documents?wait=true",
+                                   R"({"id":"harbour","text":"The harbour of Nolmar was quiet."})",
+                                   {}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(posted);
+  const auto ask = [&](const std::string& rest) {
+    return service.json("POST", "/v1/query",
+                        R"({"query":"Was the harbour quiet?","max_tokens":4,)" + rest + "}", {},
+                        &status);
+  };
+  const auto refused = ask(R"("retrieve":{"max_tokens":2})");
+  EXPECT_EQ(status, 400) << "an answer without documents: " << json::serialize(refused);
+  EXPECT_EQ(text_at(refused, "error.param"), "retrieve");
+  const auto skipped = ask(R"("retrieve":{"max_tokens":2},"on_missing":"skip")");
+  EXPECT_EQ(status, 200);
+  EXPECT_TRUE(at(skipped, "documents").as_array().empty()) << json::serialize(skipped);
+  const auto fits = ask(R"("retrieve":{"max_tokens":200})");
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(at(fits, "documents").as_array().size(), 1u) << json::serialize(fits);
 }
 
 TEST_F(RetrieveTest, TheCommandLineFindsAndAsksWithoutIds) {
@@ -555,6 +583,35 @@ TEST_F(RetrieveTest, ACrossEncoderRanksWhatSearchesFindAnew) {
       "POST", "/v1/query",
       R"({"query":")" + question + R"(","max_tokens":4,"retrieve":{"k":1,"unit":"chunk"}})");
   EXPECT_EQ(text_at(answer, "documents.0.id"), text_at(anew, "data.0.document_id"));
+}
+
+/// Thousands of texts may take an encoder minutes.
+TEST_F(RetrieveTest, TextsForAnEncoderHoldNoOtherRequestUp) {
+  EXPECT_EQ(service_.stop(), 0);
+  service_.start(folder_.path() / "store", {"--retrieve.encoder=" + tiny_model("mean_f32")});
+  std::string text;
+  while (text.size() < 20'000) text += "the red fish ";
+  json::array texts;
+  for (int i = 0; i < 40; ++i) texts.emplace_back(text);
+  const std::string body = json::serialize(json::object{{"query", "fish"}, {"documents", texts}});
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> asking;
+  for (int i = 0; i < 5; ++i) {
+    asking.emplace_back([&] {
+      EXPECT_EQ(service_.call("POST", "/v1/rerank", body).status, 200);
+      ++answered;
+    });
+  }
+  const auto all_run = [&] {
+    return service_.call("GET", "/metrics").body.find("quire_requests_running 6") !=
+           std::string::npos;
+  };
+  while (!all_run() && answered == 0) std::this_thread::yield();
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + std::chrono::milliseconds(200); Clock::now() < end;)
+    EXPECT_EQ(service_.call("GET", "/v1/documents").status, 200);
+  EXPECT_EQ(answered, 0) << "all are still read";
+  for (std::thread& one : asking) one.join();
 }
 
 TEST_F(RetrieveTest, AFolderThatIsNoEncoderStopsTheStart) {
