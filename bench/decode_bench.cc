@@ -196,7 +196,7 @@ class Bench {
         watcher != nullptr ? watcher->queries_wanted(context) : WantedQueries{}, context);
     assembled.queries = queries.get();
     const double start = now_seconds();
-    check(retriever->prepare(all, assembled));
+    check(prepare_whole(*retriever, all, assembled));
     prepare_ms_ += (now_seconds() - start) * 1e3;
     return retriever;
   }

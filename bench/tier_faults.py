@@ -33,6 +33,8 @@ SETTINGS = (
     "--model.prompt_format=plain",
     "--policy.lead_in=off",
     "--retrieve.enabled=false",
+    # Both services have this machine: one that idles may not probe while the other is measured.
+    "--policy.evidence=false",
     # No prompt is known from the question before.
     "--model.prefix_cache_bytes=0",
     "--disk.prompt_bytes=0",

@@ -239,9 +239,7 @@ class ModelBench {
     assembled.contexts = std::span(&whole, 1);
     assembled.queries = queries;
     assembled.num_tokens = context;
-    check(retriever.prepare(all, assembled));
-    auto* const pieces = capability<PreparesInPieces>(retriever);
-    while (pieces != nullptr && !pieces->prepared()) check(pieces->prepare_more());
+    check(prepare_whole(retriever, all, assembled));
   }
   /// Lets the layers from `first` on leave the device.
   void leave(WorkingCache& cache, std::int32_t first) {

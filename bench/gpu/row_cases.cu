@@ -2,9 +2,11 @@
 // second-level cache.
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "bench/gpu/measure.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/rows/kv_gather.h"
 #include "kernels/rows/rope.h"
 
 namespace quire::cuda::bench {
@@ -52,7 +54,7 @@ std::vector<Row> activations(Bench& bench) {
   float* gated = bench.floats(kRows * kFeedForward);
   rows.push_back(
       bench.measure("swiglu", rows_of(kRows, kFeedForward), 3.0 * kRows * kFeedForward * 4, 0, [&] {
-        return swiglu({gate_up, gated, kRows, kFeedForward}, bench.stream());
+        return swiglu({{gate_up, gated, kRows, kFeedForward}}, bench.stream());
       }));
   bench.release();
   const void* table = bench.elements(kVocab * kHidden, DType::kBF16);
@@ -113,6 +115,83 @@ std::vector<Row> kv_rows(Bench& bench) {
   return rows;
 }
 
+/// Measures how a layer of a document's stored blocks comes to the device: packed by one core of
+/// the host and copied; gathered from pinned memory where it lies; or with a copy for each block
+/// and a gather of what they brought.
+std::vector<Row> stored_rows(Bench& bench) {
+  // A value holds kLayers layers of a block, of which one is read.
+  constexpr std::int64_t kTokens = 64, kBlocks = kRows / kTokens, kLayers = 4;
+  constexpr std::int64_t kRowBytes = kDim * 2, kHeadBytes = kTokens * kRowBytes,
+                         kBlockBytes = 2 * kKvHeads * kHeadBytes, kBytes = kBlocks * kBlockBytes;
+  const auto block = [](std::byte* values, std::int64_t b) {
+    return values + b * kLayers * kBlockBytes;
+  };
+  std::vector<std::byte> ordinary(static_cast<std::size_t>(kBlocks * kLayers * kBlockBytes),
+                                  std::byte{1});
+  auto* const packed = static_cast<std::byte*>(bench.bytes(kBytes, MemoryKind::kPinned));
+  auto* const pinned = static_cast<std::byte*>(
+      bench.bytes(kBlocks * kLayers * kBlockBytes, MemoryKind::kPinned));
+  std::memset(packed, 1, static_cast<std::size_t>(kBytes));
+  std::memcpy(pinned, ordinary.data(), ordinary.size());
+  auto* const device = static_cast<std::byte*>(bench.bytes(kBytes));
+  std::vector<Row> rows;
+  const auto measure = [&](const char* name, const std::function<Status()>& work) {
+    Row row = bench.measure(name, rows_of(kRows, kKvWidth) + ", blocks of 64", 0, 0, work);
+    row.host_bytes = kBytes;
+    rows.push_back(std::move(row));
+  };
+  measure("stored rows packed", [&] {
+    for (std::int64_t b = 0; b < kBlocks; ++b) {
+      for (std::int64_t part = 0; part < 2 * kKvHeads; ++part)
+        std::memcpy(packed + (part * kRows + b * kTokens) * kRowBytes,
+                    block(ordinary.data(), b) + part * kHeadBytes,
+                    static_cast<std::size_t>(kHeadBytes));
+    }
+    return bench.driver().copy(device, packed, kBytes, bench.stream());
+  });
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  std::vector<KvMove> moves;
+  for (std::int64_t b = 0; b < kBlocks; ++b) {
+    for (std::int64_t page = 0; page < kTokens / kPageTokens; ++page)
+      sources.push_back(block(pinned, b) + page * kPageTokens * kRowBytes);
+    const auto row = static_cast<std::int32_t>(b * kTokens);
+    for (std::int32_t head = 0; head < kKvHeads; ++head)
+      moves.push_back({head, row, row, static_cast<std::int32_t>(kTokens)});
+  }
+  for (std::int64_t page = 0; page < kRows / kPageTokens; ++page)
+    targets.push_back(device + page * kPageTokens * kRowBytes);
+  KvGatherArgs args{};
+  args.src.pages = bench.upload(sources);
+  args.dst.pages = bench.upload(targets);
+  args.moves = bench.upload(moves);
+  args.num_moves = static_cast<std::int64_t>(moves.size());
+  args.most_rows = static_cast<std::int32_t>(kTokens);
+  args.src.num_rows = args.dst.num_rows = kRows;
+  args.src.num_kv_heads = args.dst.num_kv_heads = kKvHeads;
+  args.src.head_dim = args.dst.head_dim = kDim;
+  args.src.dtype = args.dst.dtype = DType::kBF16;
+  args.src.kv_stride = kHeadBytes;
+  args.src.head_stride = 2 * kHeadBytes;
+  args.dst.kv_stride = kRows * kRowBytes;
+  args.dst.head_stride = 2 * kRows * kRowBytes;
+  args.src.token_stride = args.dst.token_stride = kRowBytes;
+  measure("stored rows in place", [&] { return kv_gather(args, bench.stream()); });
+  auto* const copies = static_cast<std::byte*>(bench.bytes(kBytes));
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    sources[i] = copies + static_cast<std::int64_t>(i) / (kTokens / kPageTokens) * kBlockBytes +
+                 static_cast<std::int64_t>(i) % (kTokens / kPageTokens) * kPageTokens * kRowBytes;
+  args.src.pages = bench.upload(sources);
+  measure("stored rows by copies", [&] {
+    for (std::int64_t b = 0; b < kBlocks; ++b)
+      QUIRE_RETURN_IF_ERROR(bench.driver().copy(copies + b * kBlockBytes, block(pinned, b),
+                                                kBlockBytes, bench.stream()));
+    return kv_gather(args, bench.stream());
+  });
+  bench.release();
+  return rows;
+}
+
 /// Measures a decode step's products of several layers, with weights in groups of 32.
 Row grouped_gemv_row(Bench& bench, GroupKind kind, const std::string& name, std::int64_t n,
                      std::int64_t inputs) {
@@ -139,6 +218,58 @@ Row grouped_gemv_row(Bench& bench, GroupKind kind, const std::string& name, std:
     }
     return Status();
   });
+}
+
+/// Measures the products of a decode step of `rows` sequences, with weights in groups of 32 and in
+/// int8. Several matrices take turns, so that weights come from memory.
+std::vector<Row> few_rows_rows(Bench& bench, std::int64_t rows, std::int64_t n,
+                               std::int64_t inputs) {
+  constexpr int kLayers = 4;
+  const auto of_rows = [&] {
+    const std::int64_t splits = few_rows_splits(bench.device(), n, inputs);
+    return FewRowsArgs{.x = bench.elements(rows * inputs, DType::kBF16),
+                       .bias = nullptr,
+                       .rows = rows,
+                       .splits = static_cast<std::int32_t>(splits),
+                       .parts = splits > 1 ? bench.floats(splits * rows * n) : nullptr,
+                       .y = bench.floats(rows * n)};
+  };
+  const std::string what = std::to_string(kLayers) + " of " + rows_of(n, inputs) + ", " +
+                           std::to_string(rows) + " rows";
+  const double operations = 2.0 * kLayers * static_cast<double>(rows * n * inputs);
+  std::vector<Row> out;
+  for (const auto& [kind, name] : {std::pair{GroupKind::kFour, "four_bits_product"},
+                                   std::pair{GroupKind::kEight, "eight_bits_product"}}) {
+    const std::int64_t numbers = grouped_number_bytes(kind, n, inputs),
+                       scales = grouped_scale_bytes(kind, n, inputs);
+    std::vector<GroupedProductArgs> layers;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const auto* bytes = static_cast<const std::byte*>(bench.elements(numbers, DType::kI8));
+      const auto* scale = static_cast<const std::uint16_t*>(
+          bench.elements(scales / 2, DType::kF16));
+      layers.push_back({{bytes, scale, nullptr, n, inputs, kind}, of_rows()});
+    }
+    out.push_back(
+        bench.measure(name, what, kLayers * static_cast<double>(numbers + scales), operations, [&] {
+          for (const GroupedProductArgs& args : layers)
+            QUIRE_RETURN_IF_ERROR(grouped_product(args, bench.stream()));
+          return Status();
+        }));
+    bench.release();
+  }
+  std::vector<Int8ProductArgs> layers;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const auto* codes = static_cast<const std::int8_t*>(bench.elements(n * inputs, DType::kI8));
+    layers.push_back({{codes, bench.floats(n * inputs / kGemvGroup), n, inputs}, of_rows()});
+  }
+  const double bytes = static_cast<double>(n * inputs) * (1 + 4.0 / kGemvGroup);
+  out.push_back(bench.measure("int8_product", what, kLayers * bytes, operations, [&] {
+    for (const Int8ProductArgs& args : layers)
+      QUIRE_RETURN_IF_ERROR(int8_product(args, bench.stream()));
+    return Status();
+  }));
+  bench.release();
+  return out;
 }
 
 std::vector<Row> projections(Bench& bench) {
@@ -191,6 +322,9 @@ std::vector<Row> projections(Bench& bench) {
                                      std::pair{GroupKind::kEight, "eight_bits_gemv"}}) {
       rows.push_back(grouped_gemv_row(bench, kind, name, n, inputs));
       bench.release();
+    }
+    for (const std::int64_t few : {8, 32, 64}) {
+      for (Row& row : few_rows_rows(bench, few, n, inputs)) rows.push_back(std::move(row));
     }
   }
   return rows;
@@ -348,9 +482,10 @@ std::vector<Row> samkv(Bench& bench) {
   return rows;
 }
 
-/// Measures choosing a token for each row of a batch of logits: several take turns, so that they
-/// come from memory.
-Row sample_row(Bench& bench, std::int64_t batch, float top_p, std::int32_t top_k) {
+/// Measures choosing a token for each row of a batch of logits, with so many blocks for a row:
+/// several batches take turns, so that they come from memory.
+Row sample_row(Bench& bench, std::int64_t batch, float top_p, std::int32_t top_k,
+               std::int32_t parts) {
   const double bytes = 4.0 * static_cast<double>(batch * kVocab);
   const std::int64_t copies = bench.turns(bytes);
   const std::vector<float> warm(static_cast<std::size_t>(batch), 0.8f), p(warm.size(), top_p),
@@ -360,14 +495,16 @@ Row sample_row(Bench& bench, std::int64_t batch, float top_p, std::int32_t top_k
   const double* uniform = bench.upload(std::vector<double>(warm.size(), 0.5));
   const std::int32_t* top_ks = bench.upload(std::vector<std::int32_t>(warm.size(), top_k));
   auto* out = static_cast<std::int32_t*>(bench.elements(batch, DType::kF32));
+  SampleRowScratch* scratch = bench.upload(std::vector<SampleRowScratch>(warm.size()));
   std::vector<SampleArgs> turns;
   for (std::int64_t i = 0; i < copies; ++i)
     turns.push_back({bench.floats(batch * kVocab), batch, kVocab, temperature, top_ks, top_ps,
-                     min_p, uniform, out});
+                     min_p, uniform, out, parts, scratch});
   std::size_t next = 0;
   char name[64];
   std::snprintf(name, sizeof name, "sample top_p %.2f top_k %d", top_p, top_k);
-  Row row = bench.measure(name, rows_of(batch, kVocab), bytes, 0,
+  const std::string several = parts > 1 ? ", " + std::to_string(parts) + " parts" : "";
+  Row row = bench.measure(name + several, rows_of(batch, kVocab), bytes, 0,
                           [&] { return sample(turns[next++ % turns.size()], bench.stream()); });
   bench.release();
   return row;
@@ -375,9 +512,14 @@ Row sample_row(Bench& bench, std::int64_t batch, float top_p, std::int32_t top_k
 
 std::vector<Row> selections(Bench& bench) {
   std::vector<Row> rows;
-  for (const std::int64_t batch : {1, 8, 32, 64})
-    rows.push_back(sample_row(bench, batch, 0.95f, 0));
-  rows.push_back(sample_row(bench, 32, 0.95f, 50));
+  for (const std::int64_t batch : {1, 8, 32, 64}) {
+    const std::int32_t best = sample_parts(bench.device(), batch, kVocab);
+    for (const std::int32_t parts : {1, best})
+      rows.push_back(sample_row(bench, batch, 0.95f, 0, parts));
+  }
+  rows.push_back(sample_row(bench, 1, 0.95f, 0, 8));
+  for (const std::int32_t parts : {1, sample_parts(bench.device(), 32, kVocab)})
+    rows.push_back(sample_row(bench, 32, 0.95f, 50, parts));
   constexpr std::int64_t kBatch = 128;
   const float* logits = bench.floats(kBatch * kVocab);
   auto* out = static_cast<std::int32_t*>(bench.elements(kBatch * 64, DType::kF32));
@@ -394,7 +536,8 @@ std::vector<Row> selections(Bench& bench) {
 }  // namespace
 
 void row_cases(Bench& bench, const SectionOutput& out) {
-  for (auto* part : {&activations, &kv_rows, &pages, &choices, &selections, &projections, &samkv}) {
+  for (auto* part : {&activations, &kv_rows, &stored_rows, &pages, &choices, &selections,
+                     &projections, &samkv}) {
     for (const Row& row : part(bench)) out.row(row);
   }
 }
