@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -41,10 +42,11 @@ class Envoy(balancer.Balancer):
 
     def is_ready(self) -> bool:
         """Envoy asks no replica before the first health checks."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
-            connection.request("GET", "/clusters")
-            hosts = connection.getresponse().read().decode()
+            with contextlib.closing(connection):
+                connection.request("GET", "/clusters")
+                hosts = connection.getresponse().read().decode()
         except OSError:
             return False
         return hosts.count("health_flags::healthy") >= self.replicas
