@@ -27,6 +27,8 @@ AttentionArgs queries(Bench& bench, std::int64_t rows, const std::vector<std::in
           bench.floats(rows * heads)};
 }
 
+std::string results_in(DType to) { return to == DType::kBF16 ? ", results in bf16" : ""; }
+
 /// Returns the bytes of keys and values that one pass over the cache reads.
 double kv_bytes(std::int64_t rows) { return 2.0 * static_cast<double>(rows) * kKvHeads * kDim * 2; }
 
@@ -82,7 +84,7 @@ Row decode_lists(Bench& bench, std::int64_t context) {
 
 /// Measures a batch whose sequences have different lengths: context + 37 * i.
 Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context,
-                 std::int32_t heads = kHeads) {
+                 std::int32_t heads = kHeads, DType to = DType::kF32) {
   std::vector<SequenceKv> caches;
   std::vector<std::int32_t> positions;
   KvView kv{};
@@ -98,27 +100,30 @@ Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context,
   }
   DecodeAttentionArgs args{queries(bench, sequences, positions, kv, heads), nullptr, longest,
                            nullptr, bench.upload(caches)};
+  args.to = to;
   args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
   args.run_chunks = decode_run_chunks(bench.device(), args);
   Row row = bench.measure("decode_attention batch",
                           std::to_string(sequences) + " sequences of " + std::to_string(context) +
-                              " keys and more, groups of " + std::to_string(heads / kKvHeads),
+                              " keys and more, groups of " + std::to_string(heads / kKvHeads) +
+                              results_in(to),
                           bytes, 0, [&] { return decode_attention(args, bench.stream()); });
   bench.release();
   return row;
 }
 
-Row prefill(Bench& bench, std::int64_t rows, std::int64_t context) {
+Row prefill(Bench& bench, std::int64_t rows, std::int64_t context, DType to = DType::kF32) {
   const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
   std::vector<std::int32_t> positions;
   for (std::int64_t r = 0; r < rows; ++r)
     positions.push_back(static_cast<std::int32_t>(context - rows + r));
-  const AttentionArgs args = queries(bench, rows, positions, kv);
+  const PrefillAttentionArgs args{queries(bench, rows, positions, kv), to};
   // Pairs of a query and a visible key.
   const double seen = static_cast<double>(rows) *
                       (static_cast<double>(context) - (static_cast<double>(rows) - 1) / 2);
   Row row = bench.measure(
-      "prefill_attention", std::to_string(rows) + " rows over " + std::to_string(context), 0,
+      "prefill_attention",
+      std::to_string(rows) + " rows over " + std::to_string(context) + results_in(to), 0,
       4.0 * seen * kHeads * kDim, [&] { return prefill_attention(args, bench.stream()); });
   bench.release();
   return row;
@@ -212,6 +217,8 @@ void attention_cases(Bench& bench, const SectionOutput& out) {
   out.row(scores(bench, 16, 32768));
   out.row(mass(bench, 16, 32768));
   out.row(statistics(bench, 2048));
+  out.row(decode_batch(bench, 32, 8192, kHeads, DType::kBF16));
+  out.row(prefill(bench, 2048, 8192, DType::kBF16));
 }
 
 }  // namespace quire::cuda::bench

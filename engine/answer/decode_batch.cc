@@ -349,7 +349,7 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
                                                                     .ldo = heads}));
   QUIRE_RETURN_IF_ERROR(write_rows(layer, rows, qkv));
   QUIRE_RETURN_IF_ERROR(attend(layer, rows));
-  return model_.finish_layer(layer, x_.data(), attention_.data(), n);
+  return model_.finish_layer(layer, x_.data(), attention_.data(), attention_dtype_, n);
 }
 
 /// Copies the hidden states that retrievers want; they get them at the end of the step.
@@ -422,12 +422,27 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
   args.ldq = args.ldo = heads;
   args.num_heads = config.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  args.out = attention_.data() + first * heads;
+  args.out = result_at(attention_.data(), attention_dtype_, first * heads);
   return args;
+}
+
+/// Returns the dtype in which the rows attend: what the output projection reads, if no retriever
+/// attends by itself, as those write f32.
+DType DecodeBatch::attention_dtype(std::int32_t layer, std::span<DecodeRow*> rows) {
+  attention_dtype_ = DType::kF32;  // for step_of()
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const DecodeRow& row = *rows[i];
+    if (!row.status.ok() || row.retriever->traits().attends_all) continue;
+    const AttendsTogether* const one = joining_[i];
+    if (one == nullptr || !one->joins(step_of(layer, row, static_cast<std::int64_t>(i)), *one))
+      return DType::kF32;
+  }
+  return model_.attention_dtype(layer, count_of(rows));
 }
 
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   const auto n = count_of(rows);
+  attention_dtype_ = attention_dtype(layer, rows);
   const auto to_all = [](const DecodeRow* row) {
     return row->status.ok() && row->retriever->traits().attends_all;
   };
@@ -477,7 +492,8 @@ RetrieveStep DecodeBatch::step_of(std::int32_t layer, const DecodeRow& row, std:
   step.cache = row.cache;
   step.num_heads = config.num_heads;
   step.head_dim = config.head_dim;
-  step.out = attention_.data() + index * heads;
+  step.out = result_at(attention_.data(), attention_dtype_, index * heads);
+  step.out_dtype = attention_dtype_;
   step.compute = &compute_;
   return step;
 }
@@ -510,6 +526,8 @@ Result<std::int64_t> DecodeBatch::attend_together(std::int32_t layer, std::span<
 Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index,
                                    double* choose_ms) {
   const std::int64_t heads = std::int64_t{model_.config().num_heads} * model_.config().head_dim;
+  QUIRE_CHECK(!row.status.ok() || attention_dtype_ == DType::kF32,
+              "a retriever attends by itself that was to join others");
   RetrieveStep step = step_of(layer, row, index);
   step.choose_ms = choose_ms;
   float* const out = step.out;
@@ -527,7 +545,8 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
     host.assign(to_size(2 * heads), 0.0f);
     step.out = host.data();
   }
-  return write_memory(memory_.get(), out, step.out, heads * std::int64_t{sizeof(float)});
+  return write_memory(memory_.get(), out, step.out,
+                      heads * static_cast<std::int64_t>(dtype_bytes(attention_dtype_)));
 }
 
 /// Attends densely; `rows` begin at row `first` of the step.
@@ -551,7 +570,7 @@ Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows
   }
   AttentionArgs args = attention_args(first, count_of(rows));
   args.kv = sequences_.front().kv;
-  return compute_.attention().attend_each(args, sequences_);
+  return compute_.attention().attend_each(args, sequences_, attention_dtype_);
 }
 
 }  // namespace quire

@@ -70,6 +70,7 @@ class DecodeBatch {
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
+  DType attention_dtype(std::int32_t layer, std::span<DecodeRow*> rows);
   RetrieveStep step_of(std::int32_t layer, const DecodeRow& row, std::int64_t index);
   Result<std::int64_t> attend_together(std::int32_t layer, std::span<DecodeRow*> rows,
                                        std::int64_t first);
@@ -90,6 +91,7 @@ class DecodeBatch {
   /// Buffers for rows that a retrieval head projects together.
   std::vector<float> head_features_, head_queries_, head_keys_;
   ComputeBuffer<float> x_, query_, attention_, logits_;
+  DType attention_dtype_ = DType::kF32;  ///< of attention_, in the current layer
   /// [shown_.size(), hidden_size]; pinned on a device, for the host reads it.
   ComputeBuffer<float> hidden_{MemoryPlace::kPinned};
   std::vector<HeadDriven*> driven_;        ///< of the step's rows; null: it chooses otherwise

@@ -2,9 +2,11 @@
 /// itself, and what hooks learn of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_mass.h"
@@ -27,6 +29,13 @@ struct SequenceAttention {
   RowOrder order = RowOrder::kAscending;  ///< of the rows in each list
 };
 
+/// Returns the address of element i of results of `dtype`, which attention's functions take as
+/// floats.
+inline float* result_at(float* results, DType dtype, std::int64_t i) {
+  return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(results) +
+                                  i * static_cast<std::int64_t>(dtype_bytes(dtype)));
+}
+
 /// Memory, order, threads and errors: as Compute. Queries, outputs, log-sum-exps, scores, masses,
 /// sums, distances and pages of KV lie in its memory. Positions, ranges, lists and arrays of pages
 /// lie in ordinary host memory and are read before a call returns.
@@ -38,12 +47,15 @@ class AttentionOps {
   virtual Status refresh(std::span<const KvView>) { return {}; }
   /// The table is one that the Compute registered.
   virtual Status rotate(const RopeTable& table, const RopeRotateArgs& args) = 0;
-  /// Computes attention for the rows of a pass (kernels/attention/attention.h).
-  virtual Status attend(const AttentionArgs& args) = 0;
+  /// Computes attention for the rows of a pass (kernels/attention/attention.h). `to`, f32 or a
+  /// LinearOps::input_dtype(), is the dtype of args.out, which then points to such elements and in
+  /// which args.ldo counts. Results have the bits of f32 that a product rounds.
+  virtual Status attend(const AttentionArgs& args, DType to) = 0;
   /// Computes attention of row i of `args` over sequences[i]. It ignores args.kv,
-  /// args.query_positions and args.lse. Where the host computes, several threads may call it.
+  /// args.query_positions and args.lse. `to` as for attend(). Where the host computes, several
+  /// threads may call it.
   virtual Status attend_each(const AttentionArgs& args,
-                             std::span<const SequenceAttention> sequences) = 0;
+                             std::span<const SequenceAttention> sequences, DType to) = 0;
   virtual Status scores(const AttentionScoresArgs& args) = 0;
   virtual Status mass(const AttentionMassArgs& args) = 0;
   /// Computes attention statistics. late_distance and log_distance lie in the memory, too.

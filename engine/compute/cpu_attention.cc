@@ -5,7 +5,7 @@
 namespace quire {
 
 Status CpuAttention::attend_each(const AttentionArgs& args,
-                                 std::span<const SequenceAttention> sequences) {
+                                 std::span<const SequenceAttention> sequences, DType) {
   for (std::int64_t i = 0; i < args.rows; ++i) {
     const SequenceAttention& s = sequences[at(i)];
     AttentionArgs one = args;

@@ -61,7 +61,7 @@ Status DeviceAttention::rotate(const RopeTable& table, const RopeRotateArgs& arg
   return memory_->run(cuda::RotateRowsArgs{tables_->of(table), rows});
 }
 
-Status DeviceAttention::attend(const AttentionArgs& args) {
+Status DeviceAttention::attend(const AttentionArgs& args, DType to) {
   if (args.rows == 0) return {};
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   AttentionArgs a = args;
@@ -69,7 +69,7 @@ Status DeviceAttention::attend(const AttentionArgs& args) {
   QUIRE_ASSIGN_OR_RETURN(a.query_positions,
                          stage_.put(std::span(args.query_positions, to_size(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
-  if (args.kv.dtype != DType::kF32) return memory_->run(cuda::PrefillAttentionArgs{a});
+  if (args.kv.dtype != DType::kF32) return memory_->run(cuda::PrefillAttentionArgs{a, to});
   // f32 has no tensor-core kernel: process as many rows at once as their partial results have room.
   cuda::DecodeAttentionArgs one{
       .attention = a, .lists = nullptr, .longest_list = 0, .scratch = nullptr};
@@ -81,9 +81,10 @@ Status DeviceAttention::attend(const AttentionArgs& args) {
     cuda::DecodeAttentionArgs part{.attention = a,
                                    .lists = nullptr,
                                    .longest_list = 0,
-                                   .scratch = reinterpret_cast<float*>(scratch_.data())};
+                                   .scratch = reinterpret_cast<float*>(scratch_.data()),
+                                   .to = to};
     part.attention.q += first * a.ldq;
-    part.attention.out += first * a.ldo;
+    part.attention.out = result_at(a.out, to, first * a.ldo);
     part.attention.query_positions += first;
     if (a.lse != nullptr) part.attention.lse += first * a.num_heads;
     part.attention.rows = std::min(step, a.rows - first);
@@ -93,7 +94,7 @@ Status DeviceAttention::attend(const AttentionArgs& args) {
 }
 
 Status DeviceAttention::attend_each(const AttentionArgs& args,
-                                    std::span<const SequenceAttention> sequences) {
+                                    std::span<const SequenceAttention> sequences, DType to) {
   if (args.rows == 0) return {};
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   std::vector<cuda::SequenceKv> each;
@@ -123,7 +124,7 @@ Status DeviceAttention::attend_each(const AttentionArgs& args,
   longest = (longest + kRowsRoom - 1) / kRowsRoom *
             kRowsRoom;  // so that equal numbers of chunks repeat
   cuda::DecodeAttentionArgs decode{
-      .attention = args, .lists = nullptr, .longest_list = longest, .scratch = nullptr};
+      .attention = args, .lists = nullptr, .longest_list = longest, .scratch = nullptr, .to = to};
   decode.attention.kv = sequences.front().kv;  // kernels use only its shape
   decode.attention.kv.pages = nullptr;         // they differ from step to step, arguments shall not
   decode.attention.kv.positions = nullptr;

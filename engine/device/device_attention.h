@@ -23,9 +23,9 @@ class DeviceAttention final : public AttentionOps {
 
   Status refresh(std::span<const KvView> views) override;
   Status rotate(const RopeTable& table, const RopeRotateArgs& args) override;
-  Status attend(const AttentionArgs& args) override;
-  Status attend_each(const AttentionArgs& args,
-                     std::span<const SequenceAttention> sequences) override;
+  Status attend(const AttentionArgs& args, DType to) override;
+  Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences,
+                     DType to) override;
   Status scores(const AttentionScoresArgs& args) override;
   Status mass(const AttentionMassArgs& args) override;
   Status statistics(const AttentionStatsArgs& args) override;

@@ -155,7 +155,8 @@ class ForwardPass::Impl {
     } else {
       compact_rows();
     }
-    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), count_of(w_.rows));
+    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), attention_dtype_,
+                               count_of(w_.rows));
   }
 
   bool looks(std::int32_t layer, HookPoint point) const {
@@ -276,6 +277,7 @@ class ForwardPass::Impl {
       if (w_.carry_on[at(i)]) attending_.push_back(static_cast<std::int32_t>(i));
     }
     const auto n = count_of(attending_);
+    attention_dtype_ = DType::kF32;
     const bool wants_lse = looks(pass.layer, HookPoint::kAttend) ||
                            looks(pass.layer, HookPoint::kAttention) ||
                            (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
@@ -316,7 +318,11 @@ class ForwardPass::Impl {
                                                       : request_.hook->attend(pass, dense));
       if (attended) return {};
     }
-    return compute_.attention().attend(dense);
+    attention_dtype_ = model_.attention_dtype(pass.layer, n);
+    // A hook may yet drop rows, and the product of those left may read another dtype.
+    if (request_.hook && model_.attention_dtype(pass.layer, 1) != attention_dtype_)
+      attention_dtype_ = DType::kF32;
+    return compute_.attention().attend(dense, attention_dtype_);
   }
 
   /// Keeps only these rows of `values`, contiguously at the front.
@@ -368,7 +374,10 @@ class ForwardPass::Impl {
     }
     if (static_cast<std::int32_t>(kept.size()) < attended) {
       QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, kept));
-      QUIRE_RETURN_IF_ERROR(keep(w_.attention, q_dim_, kept));
+      // Rows are copied as words of four bytes, whatever their dtype.
+      QUIRE_RETURN_IF_ERROR(
+          keep(w_.attention, q_dim_ * static_cast<std::int64_t>(dtype_bytes(attention_dtype_)) / 4,
+               kept));
     }
     compact_rows();
     return {};
@@ -421,7 +430,8 @@ class ForwardPass::Impl {
   const std::int64_t q_dim_;
   std::int32_t next_layer_ = 0;
   bool begun_ = false, done_ = false;
-  std::uint64_t discarded_ = 0;  ///< FetchOps::discarded() when the pass began
+  std::uint64_t discarded_ = 0;          ///< FetchOps::discarded() when the pass began
+  DType attention_dtype_ = DType::kF32;  ///< of w_.attention, in the current layer
   std::vector<std::int32_t> written_, write_rows_, written_positions_, attending_, query_positions_;
   std::vector<std::uint8_t> attended_;
 };

@@ -107,19 +107,29 @@ class LlamaModel final : public Model {
     return QkvRows{qkv_.data(), qkv_.data() + q_dim, qkv_.data() + q_dim + kv_dim, rows, ld};
   }
 
-  Status finish_layer(std::int32_t layer_idx, float* x, const float* attention,
+  DType attention_dtype(std::int32_t layer_idx, std::int64_t rows) const override {
+    const ComputeMatrix& output = *layer(layer_idx).output;
+    const DType whole = compute_->linear().input_dtype(output, std::min(rows, piece_rows_));
+    const std::int64_t rest = rows % piece_rows_;
+    // The last piece may have so few rows that its product reads another dtype.
+    return rest == 0 || compute_->linear().input_dtype(output, rest) == whole ? whole : DType::kF32;
+  }
+
+  Status finish_layer(std::int32_t layer_idx, float* x, const void* attention, DType dtype,
                       std::int64_t rows) override {
     const LlamaLayer& l = layer(layer_idx);
     const std::int64_t h = config_.hidden_size, f = config_.intermediate_size;
-    const std::int64_t q_dim = std::int64_t{config_.num_heads} * config_.head_dim;
+    const std::int64_t q_dim = std::int64_t{config_.num_heads} * config_.head_dim,
+                       row_bytes = q_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       float* xs = x + begin * h;
       QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
       QUIRE_RETURN_IF_ERROR(gate_up_.reserve(memory_, std::min(rows, piece_rows_) * 2 * f));
       QUIRE_RETURN_IF_ERROR(activated_.reserve(memory_, std::min(rows, piece_rows_) * f));
+      const auto* attended = static_cast<const std::byte*>(attention) + begin * row_bytes;
       QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
-          {l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h},
+          {l.output.get(), attended, n, q_dim, l.output_bias.floats(), xs, h, dtype},
           branch_.data()));
       const DType up_dtype = compute_->linear().input_dtype(*l.gate_up, n),
                   down_dtype = compute_->linear().input_dtype(*l.down, n);

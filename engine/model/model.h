@@ -72,8 +72,12 @@ class Model {
   /// Computes input norm, QKV projection, bias and QK-norm of `layer`, before RoPE. The rows stay
   /// valid until the next call.
   virtual Result<QkvRows> project_qkv(std::int32_t layer, const float* x, std::int64_t rows) = 0;
-  /// Computes x += o_proj(attention); x += mlp(norm(x)). attention: [rows, num_heads * head_dim].
-  virtual Status finish_layer(std::int32_t layer, float* x, const float* attention,
+  /// Returns the dtype in which finish_layer() of so many rows reads attention: f32, or bf16 on a
+  /// device. It rounds f32 to it itself, with the same bits.
+  virtual DType attention_dtype(std::int32_t layer, std::int64_t rows) const = 0;
+  /// Computes x += o_proj(attention); x += mlp(norm(x)). attention: [rows, num_heads * head_dim] of
+  /// `dtype`, which is f32 or attention_dtype().
+  virtual Status finish_layer(std::int32_t layer, float* x, const void* attention, DType dtype,
                               std::int64_t rows) = 0;
   /// Computes the final norm: out [rows, hidden_size]; `x` is not changed. Both lie in ordinary
   /// memory, and the result is complete when the call returns.

@@ -68,8 +68,9 @@ struct RetrieveStep {
   std::int32_t position = 0;
   const WorkingCache* cache = nullptr;
   std::int32_t num_heads = 0, head_dim = 0;
-  float* out = nullptr;        ///< [num_heads, head_dim]
-  Compute* compute = nullptr;  ///< runs the step; its memory holds query and out by default
+  float* out = nullptr;           ///< [num_heads, head_dim] of elements of out_dtype
+  DType out_dtype = DType::kF32;  ///< may be another in AttendsTogether::attend_together() alone
+  Compute* compute = nullptr;     ///< runs the step; its memory holds query and out by default
   /// Receives the milliseconds that choosing takes, because the step may run concurrently with
   /// other requests' steps. Null: stats() counts them.
   double* choose_ms = nullptr;
@@ -183,15 +184,16 @@ class AttendsTogether {
  public:
   virtual ~AttendsTogether() = default;
   /// Returns whether attend_together() may stand for attend() in this layer of the step, in one
-  /// call with `first` and all others that join it; a retriever by itself is its own first.
+  /// call with `first` and all others that join it; a retriever by itself is its own first. The
+  /// answer is the same until its own attend_together().
   virtual bool joins(const RetrieveStep& step, const AttendsTogether& first) const = 0;
   /// Runs before attend_together(), if joins() is true. Its errors concern this retriever alone,
   /// and it then stays out of the call. Where attend_together() finds no memory, both are called
   /// again for the step, with fewer others.
   virtual Status ready(const RetrieveStep& step) = 0;
-  /// Enqueues attend() of the retriever of each step, all of the same layer, all ready, with
-  /// queries and outputs in consecutive rows. retrievers[0] is this one. Errors: those of the
-  /// Compute.
+  /// Enqueues attend() of the retriever of each step, all of the same layer and out_dtype, all
+  /// ready, with queries and outputs in consecutive rows. retrievers[0] is this one. Errors: those
+  /// of the Compute.
   virtual Status attend_together(std::span<const RetrieveStep> steps,
                                  std::span<AttendsTogether* const> retrievers) = 0;
 };

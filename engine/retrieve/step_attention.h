@@ -34,7 +34,8 @@ inline Status attend_rows(const RetrieveStep& step, const KvView& kv,
                           const RowList* lists = nullptr, RowOrder order = RowOrder::kAscending) {
   const SequenceAttention sequence{
       .kv = kv, .lists = lists, .position = step.position, .order = order};
-  return step.compute->attention().attend_each(attention_args(step, kv), std::span(&sequence, 1));
+  return step.compute->attention().attend_each(attention_args(step, kv), std::span(&sequence, 1),
+                                               step.out_dtype);
 }
 
 /// Computes attention over lists in the Compute's memory.
@@ -44,7 +45,8 @@ inline Status attend_to_lists(const RetrieveStep& step, const KvView& kv,
                                    .position = step.position,
                                    .lists_in_memory = lists.lists,
                                    .longest_list = lists.longest};
-  return step.compute->attention().attend_each(attention_args(step, kv), std::span(&sequence, 1));
+  return step.compute->attention().attend_each(attention_args(step, kv), std::span(&sequence, 1),
+                                               step.out_dtype);
 }
 
 }  // namespace quire

@@ -121,6 +121,14 @@ struct WriteTablesArgs {
   std::int64_t num_pages, num_positions;
 };
 
+/// Computes attention() for many query rows and rounds the results. Needs f16 or bf16 KV.
+struct PrefillAttentionArgs {
+  AttentionArgs attention;
+  /// Of the elements that attention.out points to, in which ldo counts: f32 or bf16. Rows of bf16
+  /// start at multiples of four bytes.
+  DType to = DType::kF32;
+};
+
 /// The cache of one query row in a batch of decode steps, as in KvView and RowList. All pointers
 /// are device memory.
 struct SequenceKv {
@@ -148,6 +156,7 @@ struct DecodeAttentionArgs {
   float* scratch;  ///< decode_attention_scratch_bytes() bytes, undefined before and after
   const SequenceKv* sequences = nullptr;  ///< [attention.rows] in device memory, or null
   std::int32_t run_chunks = 0;            ///< chunks of a thread block; 0: the session chooses
+  DType to = DType::kF32;                 ///< as in PrefillAttentionArgs
 };
 inline constexpr std::int64_t kDecodeChunk = 256;
 /// Returns the number of chunks of the longest list, or of the whole cache.
@@ -343,7 +352,8 @@ struct MergeAttentionArgs {
   std::int64_t num_parts, rows, head_dim;
   float* out;  ///< row r at (r / heads) * ldo + (r % heads) * head_dim
   std::int64_t heads, ldo;
-  float* lse;  ///< [rows] or null
+  float* lse;              ///< [rows] or null
+  DType to = DType::kF32;  ///< of the elements that out points to: f32 or bf16
 };
 
 }  // namespace quire::cuda

@@ -113,6 +113,18 @@ Status with_element(DType dtype, const char* field, Fn fn) {
   return Status::invalid(field, "CUDA kernels take f32, f16 or bf16 here");
 }
 
+/// Calls fn with a value of the element type of results that a product reads: f32 or bf16. Errors:
+/// as with_element().
+template <class Fn>
+Status with_product_input(DType dtype, const char* field, Fn fn) {
+  if (dtype == DType::kF32) return fn(float{});
+  if (dtype == DType::kBF16) return fn(BF16{});
+  return Status::invalid(field, "products read f32 or bf16");
+}
+inline Status check_product_input(DType dtype, const char* field) {
+  return with_product_input(dtype, field, [](auto) { return Status(); });
+}
+
 template <class Device>
 QUIRE_DEVICE float warp_sum(Device& device, float x) {
   for (int mask = 16; mask > 0; mask /= 2) x += device.shuffle_xor(x, mask);

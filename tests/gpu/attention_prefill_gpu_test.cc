@@ -109,6 +109,30 @@ struct Scene {
     r.lse = TestDevice::download(a.lse, count * heads);
     return r;
   }
+  /// Runs all query rows with results in bf16, of which `full` has the others.
+  void expect_rounded(int workers, const Results& full) const {
+    TestDevice device;
+    Results r;
+    PrefillAttentionArgs args{arguments(r), DType::kBF16};
+    AttentionArgs& a = args.attention;
+    a.q = device.upload(q, "q");
+    a.query_positions = device.upload(positions, "query positions");
+    a.kv = device.upload(a.kv);
+    a.ldo = width + 2;
+    auto* out = device.output(
+        std::vector<std::uint16_t>(static_cast<std::size_t>(s.queries * a.ldo), 0x7fc1), "out");
+    a.out = reinterpret_cast<float*>(out);
+    a.lse = device.output(s.queries * heads, "lse");
+    EXPECT_OK(prefill_attention_sm90(args, workers, StreamHandle{}));
+    std::vector<std::uint16_t> expected;
+    for (std::int64_t t = 0; t < s.queries; ++t) {
+      for (std::int64_t c = 0; c < width; ++c)
+        expected.push_back(f32_to_bf16(full.out[static_cast<std::size_t>(t * width + c)]));
+      expected.insert(expected.end(), 2, 0x7fc1);
+    }
+    EXPECT_EQ(TestDevice::download(out, s.queries * a.ldo), expected);
+    EXPECT_EQ(TestDevice::download(a.lse, s.queries * heads), full.lse);
+  }
   Results reference() const {
     Results r;
     EXPECT_OK(attention_reference(arguments(r)));
@@ -130,13 +154,13 @@ struct Scene {
 
 Attend with_workers(int workers) {
   return [workers](const AttentionArgs& a) {
-    return prefill_attention_sm90(a, workers, StreamHandle{});
+    return prefill_attention_sm90({a}, workers, StreamHandle{});
   };
 }
 Status twin(const AttentionArgs& a) {
   HardwareLauncher launcher(StreamHandle{});
-  return a.kv.dtype == DType::kF16 ? launch_prefill_blocks<F16, 1>(launcher, a)
-                                   : launch_prefill_blocks<BF16, 1>(launcher, a);
+  return a.kv.dtype == DType::kF16 ? launch_prefill_blocks<F16, 1>(launcher, {a})
+                                   : launch_prefill_blocks<BF16, 1>(launcher, {a});
 }
 /// Other devices cannot run the kernel.
 bool is_sm90() {
@@ -160,6 +184,16 @@ TEST(GpuPrefillSm90, AgreesWithTheReferenceAndItsTwin) {
     expect_close(one.lse, expected.lse, tolerance, tolerance, what + " lse");
     expect_close(one.out, portable.out, tolerance, tolerance, what + " twin");
     EXPECT_TRUE(one == two) << what << ": the number of workers changes bits";
+  }
+}
+
+TEST(GpuPrefillSm90, RoundsAsAConversionDoes) {
+  if (!is_sm90()) GTEST_SKIP();
+  for (const Shape& s : kShapes) {
+    SCOPED_TRACE("keys " + std::to_string(s.keys) + " head_dim " + std::to_string(s.dim));
+    const Scene scene(s);
+    for (const int workers : {1, 2})
+      scene.expect_rounded(workers, scene.run(with_workers(workers)));
   }
 }
 
@@ -199,7 +233,7 @@ TEST(GpuPrefillSm90, KeysThatARowCannotSeeDoNotChangeItsBits) {
 TEST(GpuPrefillSm90, IsWhatPrefillAttentionCalls) {
   if (!is_sm90()) GTEST_SKIP();
   const Scene scene(kShapes[11]);
-  const auto chosen = [](const AttentionArgs& a) { return prefill_attention(a, StreamHandle{}); };
+  const auto chosen = [](const AttentionArgs& a) { return prefill_attention({a}, StreamHandle{}); };
   EXPECT_TRUE(scene.run(chosen) == scene.run(with_workers(1)));
 }
 
@@ -207,12 +241,12 @@ TEST(GpuPrefillSm90, RefusesBadShapes) {
   const Scene scene(kShapes[1]);
   Results r;
   AttentionArgs bad = scene.arguments(r);
-  EXPECT_EQ(prefill_attention_sm90(bad, 3, StreamHandle{}).field(), "workers");
+  EXPECT_EQ(prefill_attention_sm90({bad}, 3, StreamHandle{}).field(), "workers");
   bad.ldo = 1;
-  EXPECT_EQ(prefill_attention_sm90(bad, 1, StreamHandle{}).field(), "ldq");
+  EXPECT_EQ(prefill_attention_sm90({bad}, 1, StreamHandle{}).field(), "ldq");
   bad = scene.arguments(r);
   bad.kv.head_dim = 96;
-  EXPECT_EQ(prefill_attention_sm90(bad, 1, StreamHandle{}).field(), "kv");
+  EXPECT_EQ(prefill_attention_sm90({bad}, 1, StreamHandle{}).field(), "kv");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ Status attend_neighbours(std::span<const RetrieveStep> steps,
     AttentionArgs args = attention_args(steps[begin], kv);
     args.rows = static_cast<std::int64_t>(end - begin);
     QUIRE_RETURN_IF_ERROR(steps.front().compute->attention().attend_each(
-        args, sequences.subspan(begin, end - begin)));
+        args, sequences.subspan(begin, end - begin), steps[begin].out_dtype));
   }
   return {};
 }

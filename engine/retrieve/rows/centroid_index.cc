@@ -147,7 +147,7 @@ Status CentroidIndex::make_lists(IndexScratch& scratch, VotedListsArgs args) con
     attention.q = scratch.queries.data() + rows.begin * width;
     attention.out = scratch.out.data();
     attention.lse = scratch.lse.data() + rows.begin * num_heads_;
-    QUIRE_RETURN_IF_ERROR(scratch.compute.attention().attend(attention));
+    QUIRE_RETURN_IF_ERROR(scratch.compute.attention().attend(attention, DType::kF32));
   }
   const std::int64_t votes = num_kv_heads_ * args.num_rows,
                      at_once = std::clamp<std::int64_t>(kMostVotes / votes, 1, n);

@@ -49,12 +49,12 @@ std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAtten
   return best_run_chunks(device, args);
 }
 
-Status prefill_attention(const AttentionArgs& args, StreamHandle stream) {
+Status prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream) {
 #ifdef QUIRE_CUDA_SM90
-  if (const int workers = prefill_workers(args); workers != 0)
+  if (const int workers = prefill_workers(args.attention); workers != 0)
     return prefill_attention_sm90(args, workers, stream);
 #endif
-  switch (args.kv.dtype) {
+  switch (args.attention.kv.dtype) {
     case DType::kF16:
       return prefill_attention_f16(args, stream);
     case DType::kBF16:

@@ -187,6 +187,7 @@ inline Status check_decode(const DecodeAttentionArgs& args) {
     return Status::invalid("ldq", "row strides must be at least num_heads * head_dim");
   if (a.kv.kv_stride % 16 != 0 || a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
+  QUIRE_RETURN_IF_ERROR(check_product_input(args.to, "to"));
   if (args.scratch == nullptr && a.rows > 0 && decode_chunks(args) > 0)
     return Status::invalid("scratch", "must not be null");
   return {};
@@ -243,7 +244,7 @@ Status launch_decode_attention(Launcher& launcher, const DecodeAttentionArgs& ar
                           args.scratch + chunks * query_heads * a.kv.head_dim};
   QUIRE_RETURN_IF_ERROR(launch_decode_chunks<E>(launcher, args, split));
   return launch_merge_attention(launcher, {split.out, split.lse, chunks, query_heads, a.kv.head_dim,
-                                           a.out, a.num_heads, a.ldo, a.lse});
+                                           a.out, a.num_heads, a.ldo, a.lse, args.to});
 }
 
 }  // namespace quire::cuda

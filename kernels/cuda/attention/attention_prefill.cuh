@@ -15,6 +15,8 @@
 ///   shared       4 * 80 loads of 512 bytes and 32 KiB of copies at 128 bytes a clock: 1,536 clocks
 ///   L2           128 operations a byte: 3.1 TB/s at 400 TFLOP/s (6.2 with 64 lanes, hence two
 ///                sizes of blocks)
+/// Results in bf16 take no launch of a conversion and 8 bytes less an element; both dtypes leave
+/// one kernel, with 253 (161) registers on sm_80 and 255 (165) on sm_90 at d = 128, without spills.
 /// Products and shared memory are near balance and do not overlap fully. Measured there: 236 to 337
 /// TFLOP/s, 32 to 46 percent of cuBLASLt's rate. On sm_80, where mma.sync has the full rate, 60 to
 /// 70 percent are expected.
@@ -22,7 +24,7 @@
 
 #include <limits>
 
-#include "kernels/attention/attention.h"
+#include "kernels/cuda/args.h"
 #include "kernels/cuda/device.h"
 #include "kernels/rows/kv_checks.h"
 
@@ -32,6 +34,17 @@ namespace quire::cuda {
 /// multiprocessors.
 inline constexpr std::int64_t kLargePrefill = std::int64_t{2} * 132 * 128;
 inline constexpr std::int64_t kMostPrefillCounts = std::int64_t{1} << 30;
+
+/// Stores neighbouring results, in bf16 as one word.
+template <class Device>
+QUIRE_DEVICE void store_pair(Device& device, float* out, float low, float high) {
+  device.store(out, low);
+  device.store(out + 1, high);
+}
+template <class Device>
+QUIRE_DEVICE void store_pair(Device& device, BF16* out, float low, float high) {
+  device.store(reinterpret_cast<std::uint32_t*>(out), device.template from_floats<BF16>(low, high));
+}
 
 /// One thread block attends with kLanes query lanes of one KV head. Query lane n is query row n /
 /// group with head n % group of the group, so the heads of a group share keys and values. Each of
@@ -61,6 +74,7 @@ struct PrefillAttentionKernel {
                                 kSeesNothing = std::numeric_limits<std::int32_t>::min();
   static constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
   AttentionArgs a;
+  DType out_dtype;
 
   /// A thread's part of its warp's query lanes: of each 16, `lane() / 4` and that plus 8. Scores
   /// are logarithms to base 2. `total` covers only the thread's own columns.
@@ -404,6 +418,18 @@ struct PrefillAttentionKernel {
     }
   }
 
+  /// Writes the thread's pairs of channels of a lane, `inverse` times the sums.
+  template <class Device, class Out>
+  QUIRE_DEVICE void store_row(Device& device, Out* out, const float (&sums)[kChannelBlocks][4],
+                              int half, float inverse) const {
+    QUIRE_UNROLL
+    for (int block = 0; block < kChannelBlocks; ++block) {
+      if (block * 8 >= a.kv.head_dim) continue;
+      store_pair(device, out + block * 8, sums[block][2 * half] * inverse,
+                 sums[block][2 * half + 1] * inverse);
+    }
+  }
+
   template <class Device>
   QUIRE_DEVICE void store(Device& device, std::uint32_t first_lane, std::uint32_t group,
                           std::uint32_t kv_head, const Fragment& f) const {
@@ -421,15 +447,11 @@ struct PrefillAttentionKernel {
         if (t >= a.rows) continue;
         const std::int64_t head = kv_head * group + lane % group;
         const float inverse = total > 0 ? 1.0f / total : 0.0f;  // 0: the lane saw no key
-        float* out = a.out + t * a.ldo + head * a.kv.head_dim;
-        QUIRE_UNROLL
-        for (int block = 0; block < kChannelBlocks; ++block) {
-          QUIRE_UNROLL
-          for (int i = 0; i < 2; ++i) {
-            const int c = block * 8 + device.lane() % 4 * 2 + i;
-            if (c < a.kv.head_dim)
-              device.store(out + c, f.out[part][block][2 * half + i] * inverse);
-          }
+        const std::int64_t at = t * a.ldo + head * a.kv.head_dim + device.lane() % 4 * 2;
+        if (out_dtype == DType::kBF16) {
+          store_row(device, reinterpret_cast<BF16*>(a.out) + at, f.out[part], half, inverse);
+        } else {
+          store_row(device, a.out + at, f.out[part], half, inverse);
         }
         if (a.lse != nullptr && device.lane() % 4 == 0) {
           device.store(a.lse + t * a.num_heads + head,
@@ -440,7 +462,8 @@ struct PrefillAttentionKernel {
   }
 };
 
-inline Status check_prefill(const AttentionArgs& a) {
+inline Status check_prefill(const PrefillAttentionArgs& args) {
+  const AttentionArgs& a = args.attention;
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
     return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
@@ -455,14 +478,19 @@ inline Status check_prefill(const AttentionArgs& a) {
   if (a.kv.num_rows > kMostPrefillCounts || page > kMostPrefillCounts ||
       a.rows > kMostPrefillCounts / (a.num_heads / a.kv.num_kv_heads))
     return Status::invalid("rows", "kernels count rows and bytes of a page in 32 bits");
+  QUIRE_RETURN_IF_ERROR(check_product_input(args.to, "to"));
+  if (args.to == DType::kBF16 &&
+      (reinterpret_cast<std::uintptr_t>(a.out) % 4 != 0 || a.ldo % 2 != 0))
+    return Status::invalid("out", "rows of bf16 start at multiples of four bytes");
   return {};
 }
 
 /// Computes attention() with kParts times 64 query lanes a block, whose bits are the same for every
 /// kParts. Errors: as launch_prefill_attention().
 template <class E, int kParts, class Launcher>
-Status launch_prefill_blocks(Launcher& launcher, const AttentionArgs& a) {
-  QUIRE_RETURN_IF_ERROR(check_prefill(a));
+Status launch_prefill_blocks(Launcher& launcher, const PrefillAttentionArgs& args) {
+  QUIRE_RETURN_IF_ERROR(check_prefill(args));
+  const AttentionArgs& a = args.attention;
   const auto attend = [&]<int kDim>() {
     // 256 channels of 32 lanes a warp do not fit its registers
     using Kernel = PrefillAttentionKernel<E, kDim, kDim == 256 ? 1 : kParts>;
@@ -470,7 +498,7 @@ Status launch_prefill_blocks(Launcher& launcher, const AttentionArgs& a) {
                        lane_tiles = (lanes + Kernel::kLanes - 1) / Kernel::kLanes;
     return launcher.launch(
         {{lane_tiles * a.kv.num_kv_heads, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes},
-        Kernel{a});
+        Kernel{a, args.to});
   };
   if (a.kv.head_dim <= 64) return attend.template operator()<64>();
   if (a.kv.head_dim <= 96) return attend.template operator()<96>();
@@ -481,10 +509,11 @@ Status launch_prefill_blocks(Launcher& launcher, const AttentionArgs& a) {
 /// Computes attention() for KV of element type E, F16 or BF16. Errors: kInvalidArgument (shapes;
 /// positions are not checked).
 template <class E, class Launcher>
-Status launch_prefill_attention(Launcher& launcher, const AttentionArgs& a) {
+Status launch_prefill_attention(Launcher& launcher, const PrefillAttentionArgs& args) {
   // Large blocks read keys and values half as often; small ones spread few lanes over the device
-  return a.rows * a.num_heads >= kLargePrefill ? launch_prefill_blocks<E, 2>(launcher, a)
-                                               : launch_prefill_blocks<E, 1>(launcher, a);
+  return args.attention.rows * args.attention.num_heads >= kLargePrefill
+             ? launch_prefill_blocks<E, 2>(launcher, args)
+             : launch_prefill_blocks<E, 1>(launcher, args);
 }
 
 }  // namespace quire::cuda

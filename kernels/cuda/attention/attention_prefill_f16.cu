@@ -4,7 +4,7 @@
 
 namespace quire::cuda {
 
-Status prefill_attention_f16(const AttentionArgs& args, StreamHandle stream) {
+Status prefill_attention_f16(const PrefillAttentionArgs& args, StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_prefill_attention<F16>(launcher, args);
 }

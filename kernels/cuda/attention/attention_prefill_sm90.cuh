@@ -18,15 +18,16 @@
 ///   scheduler   490 instructions of each of two workers' warps (150 more under masks) and 290 of a
 ///               copier's, counted for a tile: 1,270 clocks
 ///   L2          128 operations a byte: 4.7 TB/s at 600 TFLOP/s
-/// A block begins with 64 KiB of queries and ends with 64 KiB of sums, which nothing hides: about
-/// 4,000 clocks. Measured on an H100 80GB with 32 query and 8 KV heads, bf16, beside the twin, in
-/// TFLOP/s: 487 (287) for 4,096 rows over 4,096, 578 (321) for 8,192 over 8,192, 638 (320) for
-/// 2,048 over 32,768; at d = 64 390 (272) for 8,192 over 8,192. cuBLASLt reaches 700 to 740 there.
+/// A block begins with 64 KiB of queries and ends with 64 KiB of sums in f32 or 32 KiB in bf16,
+/// which nothing hides: about 4,000 clocks in f32. Measured on an H100 80GB with 32 query and 8 KV
+/// heads, bf16, beside the twin, in TFLOP/s: 487 (287) for 4,096 rows over 4,096, 578 (321) for
+/// 8,192 over 8,192, 638 (320) for 2,048 over 32,768; at d = 64 390 (272) for 8,192 over 8,192.
+/// cuBLASLt reaches 700 to 740 there.
 #pragma once
 
 #include <limits>
 
-#include "kernels/attention/attention.h"
+#include "kernels/cuda/args.h"
 #include "kernels/cuda/attention/attention_prefill.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hardware.cuh"
@@ -81,7 +82,8 @@ struct PrefillAttentionSm90 {
                                 kSeesNothing = std::numeric_limits<std::int32_t>::min();
   static constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
   AttentionArgs a;
-  bool wide;  ///< rows of q and out are aligned to 16 bytes
+  DType out_dtype;
+  bool wide;  ///< rows of q, and of out in f32, are aligned to 16 bytes
 
   QUIRE_DEVICE void operator()(HardwareDevice& device) const {
     const auto group = static_cast<std::uint32_t>(a.num_heads / a.kv.num_kv_heads),
@@ -561,16 +563,18 @@ struct PrefillAttentionSm90 {
       if (t >= a.rows) continue;
       const std::int64_t head = kv_head * group + lane % group;
       const float inverse = total > 0 ? 1.0f / total : 0.0f;  // 0: the lane saw no key
-      float* out = a.out + t * a.ldo + head * kDim + device.lane() % 4 * 2;
+      const std::int64_t at = t * a.ldo + head * kDim + device.lane() % 4 * 2;
+      float* out = a.out + at;
       QUIRE_UNROLL
       for (int n = 0; n < kDim / 8; ++n) {
         const float2 pair{sums.out[4 * n + 2 * half] * inverse,
                           sums.out[4 * n + 2 * half + 1] * inverse};
-        if (wide) {
+        if (out_dtype == DType::kBF16) {
+          store_pair(device, reinterpret_cast<BF16*>(a.out) + at + n * 8, pair.x, pair.y);
+        } else if (wide) {
           *reinterpret_cast<float2*>(out + n * 8) = pair;
         } else {
-          device.store(out + n * 8, pair.x);
-          device.store(out + n * 8 + 1, pair.y);
+          store_pair(device, out + n * 8, pair.x, pair.y);
         }
       }
       if (a.lse != nullptr && device.lane() % 4 == 0) {
@@ -584,19 +588,20 @@ struct PrefillAttentionSm90 {
 /// Computes attention() for KV of element type E, F16 or BF16, and head_dim 64 or 128, which the
 /// caller has checked. Errors: as launch_prefill_attention().
 template <class E, int kWorkers>
-Status launch_prefill_sm90(HardwareLauncher& launcher, const AttentionArgs& a) {
-  QUIRE_RETURN_IF_ERROR(check_prefill(a));
+Status launch_prefill_sm90(HardwareLauncher& launcher, const PrefillAttentionArgs& args) {
+  QUIRE_RETURN_IF_ERROR(check_prefill(args));
+  const AttentionArgs& a = args.attention;
   const auto aligned = [](const float* p, std::int64_t ld) {
     return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
   };
-  const bool wide = aligned(a.q, a.ldq) && aligned(a.out, a.ldo);
+  const bool wide = aligned(a.q, a.ldq) && (args.to != DType::kF32 || aligned(a.out, a.ldo));
   const auto attend = [&]<int kDim>() {
     using Kernel = PrefillAttentionSm90<E, kDim, kWorkers>;
     const std::int64_t lanes = a.rows * (a.num_heads / a.kv.num_kv_heads),
                        lane_tiles = (lanes + Kernel::kLanes - 1) / Kernel::kLanes;
     return launcher.launch(
         {{lane_tiles * a.kv.num_kv_heads, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes},
-        Kernel{a, wide});
+        Kernel{a, args.to, wide});
   };
   return a.kv.head_dim == 64 ? attend.template operator()<64>() : attend.template operator()<128>();
 }

@@ -15,6 +15,6 @@ inline bool has_prefill_sm90(DType dtype, std::int32_t head_dim) {
 /// Computes prefill_attention() on a device of compute capability 9.0, with `workers`, 1 or 2,
 /// times 64 query lanes a block. Bits are the same for both; they are not those of other devices.
 /// Errors: as prefill_attention(), kInvalidArgument (another type, head_dim or number of workers).
-Status prefill_attention_sm90(const AttentionArgs& args, int workers, StreamHandle stream);
+Status prefill_attention_sm90(const PrefillAttentionArgs& args, int workers, StreamHandle stream);
 
 }  // namespace quire::cuda

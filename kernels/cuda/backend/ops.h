@@ -41,11 +41,6 @@ struct PlaceRowsArgs {
   DeviceRopeTable table;
   KvPlaceArgs rows;
 };
-/// Calls prefill_attention(): many rows, f16 or bf16 KV.
-struct PrefillAttentionArgs {
-  AttentionArgs attention;
-};
-
 struct ScoreDocumentsArgs {
   DeviceRopeTable table;
   SamkvScoresArgs scores;

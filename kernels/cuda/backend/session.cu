@@ -106,9 +106,7 @@ struct Execute {
     QUIRE_ASSIGN_OR_RETURN(const StreamHandle lane, of(a.lane));
     return fill_slots(a.slots, lane);
   }
-  Status operator()(const PrefillAttentionArgs& a) const {
-    return prefill_attention(a.attention, stream);
-  }
+  Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a, stream); }
 };
 
 Status make_current(const DeviceProperties& device) {

@@ -49,10 +49,11 @@ class HostRetriever final : public Retriever {
 
 class DeviceStepsTest : public ::testing::Test {
  protected:
-  DeviceStepsTest() { model_ = make_model(); }
-  std::unique_ptr<Model> make_model() {
-    return std::move(*make_random_model(config_,
-                                        {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16}, 5,
+  explicit DeviceStepsTest(WeightFormat weights = WeightFormat::kF32) {
+    model_ = make_model(weights);
+  }
+  std::unique_ptr<Model> make_model(WeightFormat weights) {
+    return std::move(*make_random_model(config_, {.weights = weights, .kv_dtype = DType::kF16}, 5,
                                         make_device_compute(refusing_)));
   }
 
@@ -348,6 +349,7 @@ TEST_F(DeviceStepsTest, AStepInWhichSomebodyWaitsIsNoGraph) {
 /// Sequences with retrievers of their own, which choose pages by what is in the device's memory.
 class DeviceChoosingStepsTest : public DeviceStepsTest {
  protected:
+  using DeviceStepsTest::DeviceStepsTest;
   using Options = std::map<std::string, std::string, std::less<>>;
   struct Sequence {
     std::unique_ptr<WorkingCache> cache;
@@ -564,6 +566,33 @@ TEST_F(DeviceChoosingStepsTest, NeighboursWithOtherOptionsOrMethodsAttendByThems
   }
 }
 
+/// The same with weights whose products read bf16.
+class DeviceRoundingStepsTest : public DeviceChoosingStepsTest {
+ protected:
+  DeviceRoundingStepsTest() : DeviceChoosingStepsTest(WeightFormat::kBF16) {}
+};
+
+TEST_F(DeviceRoundingStepsTest, AttentionIsConvertedOnlyWhereSomebodyAttendsByItself) {
+  std::vector<Sequence> joined, parted;
+  for (auto* all : {&joined, &parted}) {
+    all->push_back(sequence("quest", 110));
+    all->push_back(sequence("dense", 40));
+    all->push_back(sequence("dense", 55));
+  }
+  parted.back().retriever = std::make_unique<HostRetriever>();
+  for (int i = 0; i < 4; ++i) {
+    const std::int64_t before = ops_->runs(OpCode::kConvert);
+    const std::vector<Stepped> direct = step_all(joined, 3 + i);
+    EXPECT_EQ(ops_->runs(OpCode::kConvert), before) << i;
+    const std::vector<Stepped> converted = step_all(parted, 3 + i);
+    EXPECT_EQ(ops_->runs(OpCode::kConvert) - before, config_.num_layers) << i;
+    for (const std::size_t s : {0, 1}) {
+      ASSERT_FALSE(direct[s].logits.empty());
+      EXPECT_EQ(direct[s].logits, converted[s].logits) << "step " << i << " sequence " << s;
+    }
+  }
+}
+
 TEST_F(DeviceChoosingStepsTest, ASequenceWithoutRoomForItsChoicesFailsAlone) {
   DevicePool full(1, model_->compute().memory());
   std::vector<Sequence> together;
@@ -600,7 +629,7 @@ TEST_F(DeviceChoosingStepsTest, AnAllocationThatFailsOnceFailsOneSequenceAtMost)
     // What sequences share is allocated anew.
     batch_.reset();
     pool_.reset();
-    model_ = make_model();
+    model_ = make_model(WeightFormat::kF32);
     DevicePool slots(0, model_->compute().memory());
     std::vector<Sequence> together;
     for (const std::int32_t n : lengths) together.push_back(sequence("freekv", n, leaving, &slots));

@@ -391,9 +391,9 @@ class EmulatedDevice final : public EmulatedOps {
   }
   Status execute(const PrefillAttentionArgs& a) {
     return kernel([&](Launcher& l) {
-      return a.attention.kv.dtype == DType::kBF16 ? launch_prefill_attention<BF16>(l, a.attention)
+      return a.attention.kv.dtype == DType::kBF16 ? launch_prefill_attention<BF16>(l, a)
              : a.attention.kv.dtype == DType::kF16
-                 ? launch_prefill_attention<F16>(l, a.attention)
+                 ? launch_prefill_attention<F16>(l, a)
                  : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
     });
   }

@@ -147,13 +147,121 @@ TEST_F(DeviceModelTest, APassWithoutHooksWaitsOnceAndComputesInKernels) {
   EXPECT_EQ(ops_->runs(OpCode::kRmsNorm) - norms, 5 * 2 + 1);
 }
 
-/// Norms and activations write what products read; attention writes f32, which is rounded for one.
-TEST_F(DeviceModelTest, OnlyAttentionIsRoundedByAConversion) {
+/// Norms, attention and activations write what products read.
+TEST_F(DeviceModelTest, NothingIsRoundedByAConversion) {
   const std::string config = tiny_config_json("\"num_hidden_layers\": 5", {"num_hidden_layers"});
-  Runner run(on_device(config, {WeightFormat::kBF16, DType::kBF16, 0}));
-  const std::int64_t before = ops_->runs(OpCode::kConvert);
-  (void)run.append(random_ids(40, 1), 1);
-  EXPECT_EQ(ops_->runs(OpCode::kConvert) - before, 5);
+  for (const DType kv : {DType::kBF16, DType::kF16, DType::kF32}) {
+    Runner run(on_device(config, {WeightFormat::kBF16, kv, 0}));
+    const std::int64_t before = ops_->runs(OpCode::kConvert);
+    (void)run.append(random_ids(40, 1), 1);
+    EXPECT_EQ(ops_->runs(OpCode::kConvert), before) << dtype_name(kv);
+  }
+}
+
+TEST_F(DeviceModelTest, ALayerTakesAttentionAsItsProductReadsItWithTheSameBits) {
+  const std::string config = tiny_config_json("\"hidden_size\": 64, \"intermediate_size\": 128",
+                                              {"hidden_size", "intermediate_size"});
+  struct Case {
+    WeightFormat weights;
+    std::int64_t rows;
+    DType reads;
+  };
+  for (const auto& [weights, rows, reads] :
+       {Case{WeightFormat::kF32, 9, DType::kF32}, Case{WeightFormat::kBF16, 1, DType::kBF16},
+        Case{WeightFormat::kBF16, 9, DType::kBF16}, Case{WeightFormat::kInt8, 4, DType::kF32},
+        Case{WeightFormat::kInt8, 9, DType::kBF16}, Case{WeightFormat::kInt8, 70, DType::kBF16}}) {
+    SCOPED_TRACE(std::string(weight_format_name(weights)) + ", rows " + std::to_string(rows));
+    const std::unique_ptr<Model> model = on_device(config, {weights, DType::kF16, 0});
+    EXPECT_EQ(model->attention_dtype(0, rows), reads);
+    const auto memory = model->compute().memory();
+    const std::int64_t width = std::int64_t{model->config().num_heads} * model->config().head_dim,
+                       hidden = model->config().hidden_size;
+    std::vector<float> attention(static_cast<std::size_t>(rows * width)),
+        before(static_cast<std::size_t>(rows * hidden));
+    for (std::size_t i = 0; i < attention.size(); ++i)
+      attention[i] = std::sin(1.7f * static_cast<float>(i));
+    for (std::size_t i = 0; i < before.size(); ++i)
+      before[i] = std::cos(0.3f * static_cast<float>(i));
+    std::vector<std::uint16_t> rounded;
+    for (const float x : attention) rounded.push_back(f32_to_bf16(x));
+    ComputeBuffer<float> there, x;
+    ASSERT_TRUE(there.reserve(memory, rows * width).ok());
+    ASSERT_TRUE(x.reserve(memory, rows * hidden).ok());
+    std::vector<float> after[2];
+    for (const bool in_bf16 : {false, reads == DType::kBF16}) {
+      const void* values = in_bf16 ? static_cast<const void*>(rounded.data()) : attention.data();
+      const DType dtype = in_bf16 ? DType::kBF16 : DType::kF32;
+      ASSERT_TRUE(memory
+                      ->write(there.data(), values,
+                              rows * width * static_cast<std::int64_t>(dtype_bytes(dtype)))
+                      .ok());
+      ASSERT_TRUE(memory->write(x.data(), before.data(), rows * hidden * 4).ok());
+      const std::int64_t conversions = ops_->runs(OpCode::kConvert);
+      ASSERT_TRUE(model->finish_layer(0, x.data(), there.data(), dtype, rows).ok());
+      after[in_bf16].resize(before.size());
+      ASSERT_TRUE(model->compute().read(x.data(), rows * hidden, after[in_bf16].data()).ok());
+      EXPECT_EQ(ops_->runs(OpCode::kConvert) - conversions, reads == dtype ? 0 : 1);
+    }
+    if (reads == DType::kBF16) {
+      EXPECT_EQ(after[0], after[1]);
+    }
+    EXPECT_NE(after[0], before);
+  }
+}
+
+/// The rows of a long pass are multiplied in pieces, of which the last may be short.
+TEST_F(DeviceModelTest, APassWhosePiecesReadDifferentDtypesAttendsInF32) {
+  const std::string config = tiny_config_json("\"hidden_size\": 64, \"intermediate_size\": 128",
+                                              {"hidden_size", "intermediate_size"});
+  const std::unique_ptr<Model> int8 = on_device(config, {WeightFormat::kInt8, DType::kF16, 0}),
+                               bf16 = on_device(config, {WeightFormat::kBF16, DType::kF16, 0}),
+                               cpu = model_of(config, {WeightFormat::kBF16, DType::kF16, 0},
+                                              nullptr);
+  EXPECT_EQ(int8->attention_dtype(0, kDevicePieceRows), DType::kBF16);
+  EXPECT_EQ(int8->attention_dtype(0, kDevicePieceRows + 3), DType::kF32);
+  EXPECT_EQ(int8->attention_dtype(0, kDevicePieceRows + 70), DType::kBF16);
+  EXPECT_EQ(bf16->attention_dtype(0, kDevicePieceRows + 3), DType::kBF16);
+  EXPECT_EQ(cpu->attention_dtype(0, kDevicePieceRows + 3), DType::kF32);
+}
+
+/// Looks at nothing.
+class Bystander final : public ForwardHook {
+ public:
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
+};
+
+/// With a hook, rows that nobody wants leave the last layer only after they attended.
+TEST_F(DeviceModelTest, RowsThatLeaveAfterTheyAttendedTakeTheirAttentionWithThem) {
+  const std::string config = tiny_config_json("\"hidden_size\": 64, \"intermediate_size\": 128",
+                                              {"hidden_size", "intermediate_size"});
+  const auto ids = random_ids(19, 5);
+  std::vector<std::int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::int32_t wanted[] = {3, 4, 11, 17, 18};
+  for (const WeightFormat weights : {WeightFormat::kBF16, WeightFormat::kInt8}) {
+    for (const std::size_t count : {std::size_t{3}, std::size_t{5}}) {
+      SCOPED_TRACE(std::string(weight_format_name(weights)) + ", " + std::to_string(count));
+      Runner run(on_device(config, {weights, DType::kF16, 0}));
+      Bystander bystander;
+      std::vector<float> logits[2];
+      for (ForwardHook* hook :
+           {static_cast<ForwardHook*>(nullptr), static_cast<ForwardHook*>(&bystander)}) {
+        std::vector<float>& out = logits[hook != nullptr];
+        out.resize(count * 40);
+        run.clear();
+        ForwardRequest r;
+        r.token_ids = ids;
+        r.positions = positions;
+        r.cache = &run.cache();
+        r.hook = hook;
+        r.logit_rows = std::span(wanted).first(count);
+        r.logits = out.data();
+        ASSERT_TRUE(forward(run.model(), r, run.workspace()).ok());
+      }
+      // Products of another number of rows may differ in the last bits.
+      EXPECT_LE(relative_frobenius(logits[1], logits[0]), 1e-2);
+    }
+  }
 }
 
 /// Records what a pass shows, and changes which rows are written and which go on.

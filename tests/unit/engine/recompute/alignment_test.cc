@@ -80,7 +80,7 @@ class SlowReference {
         if (highest <= layer) continue;
         const std::vector<float> o = attend(queries[t], bed_.position(t.first, t.second), prefix,
                                             keys);
-        EXPECT_TRUE(bed_.model().finish_layer(layer, x[t].data(), o.data(), 1).ok());
+        EXPECT_TRUE(bed_.model().finish_layer(layer, x[t].data(), o.data(), DType::kF32, 1).ok());
       }
       for (std::int32_t d = 0; d < bed_.num_contexts(); ++d) {
         for (std::int32_t t = 0;

@@ -67,7 +67,8 @@ struct Scene {
 /// Runs the kernels. An empty `lists` means the whole cache; `first` and `count` choose query rows.
 Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int32_t>>& lists,
                      std::int64_t first, std::int64_t count, std::vector<float>& out,
-                     std::vector<float>& lse, std::int32_t run_chunks = 0, std::int64_t keys = -1) {
+                     std::vector<float>& lse, std::int32_t run_chunks = 0, std::int64_t keys = -1,
+                     std::vector<std::uint16_t>* rounded = nullptr) {
   TestDevice device;
   DecodeAttentionArgs args{scene.arguments(out, lse), nullptr, 0, nullptr, nullptr};
   args.run_chunks = run_chunks;
@@ -77,7 +78,12 @@ Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int3
   a.query_positions = device.upload(scene.positions, "query positions") + first;
   a.rows = count;
   a.kv = device.upload(scene.kv.view(keys < 0 ? scene.s.keys : keys, false));
-  a.out = device.output(n, "out");
+  std::uint16_t* bits = nullptr;
+  if (rounded != nullptr) {
+    bits = device.output(std::vector<std::uint16_t>(static_cast<std::size_t>(n), 0x7fc1), "out");
+    args.to = DType::kBF16;
+  }
+  a.out = rounded != nullptr ? reinterpret_cast<float*>(bits) : device.output(n, "out");
   a.lse = device.output(count * scene.heads, "lse");
   if (!lists.empty()) {
     std::vector<RowList> views;
@@ -92,7 +98,11 @@ Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int3
   QUIRE_RETURN_IF_ERROR(with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
     return launch_decode_attention<E>(launcher, args);
   }));
-  out = TestDevice::download(a.out, n);
+  if (rounded != nullptr) {
+    *rounded = TestDevice::download(bits, n);
+  } else {
+    out = TestDevice::download(a.out, n);
+  }
   lse = TestDevice::download(a.lse, count * scene.heads);
   return {};
 }
@@ -138,6 +148,25 @@ TEST(CudaParity, DecodeAttentionOverRowLists) {
     expect_close(cpu, expected, cpu_tolerance(s.dtype), cpu_tolerance(s.dtype), "cpu");
     expect_close(cuda, expected, cuda_tolerance(s.dtype), cuda_tolerance(s.dtype), "out");
     expect_close(cuda_lse, expected_lse, cuda_tolerance(s.dtype), cuda_tolerance(s.dtype), "lse");
+  }
+}
+
+std::vector<std::uint16_t> in_bf16(const std::vector<float>& values) {
+  std::vector<std::uint16_t> out;
+  for (const float x : values) out.push_back(f32_to_bf16(x));
+  return out;
+}
+
+TEST(CudaParity, DecodeAttentionRoundsAsAConversionDoes) {
+  for (const Shape& s : kShapes) {
+    Scene scene(s);
+    scene.positions.back() = -1;  // sees nothing
+    std::vector<float> full, full_lse, unused, lse;
+    std::vector<std::uint16_t> rounded;
+    ASSERT_OK(run_on_device(scene, {}, 0, s.queries, full, full_lse));
+    ASSERT_OK(run_on_device(scene, {}, 0, s.queries, unused, lse, 0, -1, &rounded));
+    EXPECT_EQ(rounded, in_bf16(full)) << "keys " << s.keys << " head_dim " << s.dim;
+    EXPECT_EQ(lse, full_lse);
   }
 }
 
@@ -333,14 +362,27 @@ struct Parts {
   }
   Status merge(std::vector<float>& merged, std::vector<float>& merged_lse) const {
     TestDevice device;
-    auto launcher = device.launcher();
     float *to = device.output(rows * dim, "out"), *to_lse = device.output(rows, "lse");
-    QUIRE_RETURN_IF_ERROR(launch_merge_attention(
-        launcher, {device.upload(out, "parts"), device.upload(lse, "part lse"), parts, rows, dim,
-                   to, 2, 2 * dim, to_lse}));
+    QUIRE_RETURN_IF_ERROR(merge_on(device, to, to_lse, DType::kF32));
     merged = TestDevice::download(to, rows * dim);
     merged_lse = TestDevice::download(to_lse, rows);
     return {};
+  }
+  Status merge_rounded(std::vector<std::uint16_t>& merged, std::vector<float>& merged_lse) const {
+    TestDevice device;
+    auto* to = device.output(std::vector<std::uint16_t>(static_cast<std::size_t>(rows * dim), 1),
+                             "out");
+    float* to_lse = device.output(rows, "lse");
+    QUIRE_RETURN_IF_ERROR(merge_on(device, reinterpret_cast<float*>(to), to_lse, DType::kBF16));
+    merged = TestDevice::download(to, rows * dim);
+    merged_lse = TestDevice::download(to_lse, rows);
+    return {};
+  }
+  Status merge_on(TestDevice& device, float* to, float* to_lse, DType dtype) const {
+    auto launcher = device.launcher();
+    return launch_merge_attention(
+        launcher, {device.upload(out, "parts"), device.upload(lse, "part lse"), parts, rows, dim,
+                   to, 2, 2 * dim, to_lse, dtype});
   }
   std::int64_t parts, rows, dim;
   std::vector<float> out, lse;
@@ -361,6 +403,11 @@ TEST(CudaParity, MergeAttentionWithEmptyParts) {
     ASSERT_OK(parts.merge(out, lse));
     expect_close(out, expected, 4e-6, 4e-6, "out of " + std::to_string(count));
     expect_close(lse, expected_lse, 4e-6, 4e-6, "lse of " + std::to_string(count));
+    std::vector<std::uint16_t> rounded;
+    std::vector<float> rounded_lse;
+    ASSERT_OK(parts.merge_rounded(rounded, rounded_lse));
+    EXPECT_EQ(rounded, in_bf16(out)) << count;
+    EXPECT_EQ(rounded_lse, lse) << count;
   }
 }
 
@@ -423,6 +470,9 @@ TEST(CudaParity, DecodeAttentionRefusesBadShapes) {
   bad = good;
   bad.attention.rows = 70000;
   EXPECT_EQ(field_of(bad), "rows");
+  bad = good;
+  bad.to = DType::kF16;
+  EXPECT_EQ(field_of(bad), "to");
 }
 
 }  // namespace

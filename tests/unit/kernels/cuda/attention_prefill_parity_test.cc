@@ -72,24 +72,49 @@ struct Scene {
   Status run_on_device(std::int64_t first, std::int64_t count, std::vector<float>& out,
                        std::vector<float>& lse, int parts = 1, std::int64_t keys = -1) const {
     TestDevice device;
+    AttentionArgs a = on_device(device, first, count, out, lse, keys);
+    a.out = device.output(count * a.ldo, "out");
+    QUIRE_RETURN_IF_ERROR(launch(device, {a}, parts));
+    out = TestDevice::download(a.out, count * a.ldo);
+    lse = TestDevice::download(a.lse, count * heads);
+    return {};
+  }
+  /// The same with results in bf16, of which rows have a gap of two elements.
+  Status run_rounded(std::vector<std::uint16_t>& out, std::vector<float>& lse, int parts) const {
+    TestDevice device;
+    std::vector<float> unused;
+    AttentionArgs a = on_device(device, 0, s.queries, unused, lse, -1);
+    a.ldo += 2;
+    auto* rounded = device.output(
+        std::vector<std::uint16_t>(static_cast<std::size_t>(s.queries * a.ldo), kUnwritten), "out");
+    a.out = reinterpret_cast<float*>(rounded);
+    QUIRE_RETURN_IF_ERROR(launch(device, {a, DType::kBF16}, parts));
+    out = TestDevice::download(rounded, s.queries * a.ldo);
+    lse = TestDevice::download(a.lse, s.queries * heads);
+    return {};
+  }
+  static constexpr std::uint16_t kUnwritten = 0x7fc1;
+
+  /// Returns the arguments, of which `out` is still to be set.
+  AttentionArgs on_device(TestDevice& device, std::int64_t first, std::int64_t count,
+                          std::vector<float>& out, std::vector<float>& lse,
+                          std::int64_t keys) const {
     AttentionArgs a = arguments(out, lse);
     if (keys >= 0) a.kv = kv.view(keys, s.sorted);
-    const std::int64_t n = count * a.ldq;
     a.q = device.upload(q, "q") + first * a.ldq;
     a.query_positions = device.upload(positions, "query positions") + first;
     a.rows = count;
     a.kv = device.upload(a.kv);
-    a.out = device.output(n, "out");
     a.lse = device.output(count * heads, "lse");
+    return a;
+  }
+  Status launch(TestDevice& device, const PrefillAttentionArgs& args, int parts) const {
     auto launcher = device.launcher();
-    const auto launch = [&]<class E>(E) {
-      return parts == 1 ? launch_prefill_blocks<E, 1>(launcher, a)
-                        : launch_prefill_blocks<E, 2>(launcher, a);
+    const auto blocks = [&]<class E>(E) {
+      return parts == 1 ? launch_prefill_blocks<E, 1>(launcher, args)
+                        : launch_prefill_blocks<E, 2>(launcher, args);
     };
-    QUIRE_RETURN_IF_ERROR(s.dtype == DType::kF16 ? launch(F16{}) : launch(BF16{}));
-    out = TestDevice::download(a.out, n);
-    lse = TestDevice::download(a.lse, count * heads);
-    return {};
+    return s.dtype == DType::kF16 ? blocks(F16{}) : blocks(BF16{});
   }
   Shape s;
   std::int32_t heads;
@@ -117,6 +142,28 @@ TEST(CudaParity, PrefillAttention) {
     ASSERT_OK(scene.run_on_device(0, s.queries, large, large_lse, 2));
     EXPECT_EQ(large, cuda) << what;
     EXPECT_EQ(large_lse, cuda_lse) << what;
+  }
+}
+
+TEST(CudaParity, PrefillAttentionRoundsAsAConversionDoes) {
+  for (const Shape& s : kShapes) {
+    Scene scene(s);
+    if (s.queries > 3) scene.positions[2] = -1;  // sees nothing
+    const std::int64_t width = std::int64_t{scene.heads} * s.dim;
+    for (const int parts : {1, 2}) {
+      std::vector<float> full, full_lse, lse;
+      std::vector<std::uint16_t> rounded;
+      ASSERT_OK(scene.run_on_device(0, s.queries, full, full_lse, parts));
+      ASSERT_OK(scene.run_rounded(rounded, lse, parts));
+      std::vector<std::uint16_t> expected;
+      for (std::int64_t t = 0; t < s.queries; ++t) {
+        for (std::int64_t c = 0; c < width; ++c)
+          expected.push_back(f32_to_bf16(full[static_cast<std::size_t>(t * width + c)]));
+        expected.insert(expected.end(), 2, Scene::kUnwritten);
+      }
+      EXPECT_EQ(rounded, expected) << "keys " << s.keys << " head_dim " << s.dim;
+      EXPECT_EQ(lse, full_lse);
+    }
   }
 }
 
@@ -161,8 +208,8 @@ TEST(CudaParity, PrefillAttentionRefusesBadShapes) {
   const AttentionArgs good = scene.arguments(out, lse);
   TestDevice device;
   auto launcher = device.launcher();
-  const auto field_of = [&](const AttentionArgs& a) {
-    return launch_prefill_attention<F16>(launcher, a).field();
+  const auto field_of = [&](const AttentionArgs& a, DType to = DType::kF32) {
+    return launch_prefill_attention<F16>(launcher, {a, to}).field();
   };
   AttentionArgs bad = good;
   bad.num_heads = 5;
@@ -176,6 +223,10 @@ TEST(CudaParity, PrefillAttentionRefusesBadShapes) {
   bad = good;
   bad.kv.num_rows = std::int64_t{1} << 31;
   EXPECT_EQ(field_of(bad), "rows");
+  EXPECT_EQ(field_of(good, DType::kF16), "to");
+  bad = good;
+  ++bad.ldo;
+  EXPECT_EQ(field_of(bad, DType::kBF16), "out");
 }
 
 TEST(CudaParity, APrefillRowThatSeesNothingIsZero) {
