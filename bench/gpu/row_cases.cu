@@ -50,6 +50,23 @@ std::vector<Row> activations(Bench& bench) {
         return rms_norm({{x, weight, out, kRows, kHidden, 1e-5f}, residual}, bench.stream());
       }));
   bench.release();
+  // The second half of the columns comes from another device and is added.
+  const float* part = bench.floats(kRows * kHidden / 2);
+  float* joined = bench.floats(kRows * kHidden);
+  rows.push_back(bench.measure("join_columns", rows_of(kRows, kHidden / 2),
+                               12.0 * kRows * kHidden / 2, 0, [&] {
+                                 return join_columns({.parts = part,
+                                                      .dtype = DType::kF32,
+                                                      .rows = kRows,
+                                                      .n = kHidden,
+                                                      .width = kHidden / 2,
+                                                      .first = kHidden / 2,
+                                                      .y = joined,
+                                                      .ldy = kHidden,
+                                                      .accumulate = true},
+                                                     bench.stream());
+                               }));
+  bench.release();
   const float* gate_up = bench.floats(kRows * 2 * kFeedForward);
   float* gated = bench.floats(kRows * kFeedForward);
   rows.push_back(

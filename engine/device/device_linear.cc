@@ -20,7 +20,13 @@ cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, 
           w.minimums == nullptr ? nullptr : w.minimums + groups,
           n,
           w.k,
-          w.kind};
+          w.kind,
+          w.whole_n};
+}
+
+/// Returns the row stride of the outputs by which a product chooses: that of the whole matrix.
+std::int64_t choosing_stride(const DeviceMatrix& w, std::int64_t ldy) {
+  return w.whole_n() > w.n() ? w.whole_n() : ldy;
 }
 
 }  // namespace
@@ -29,6 +35,11 @@ DType DeviceLinear::input_dtype(const ComputeMatrix& weights, std::int64_t rows)
   const auto& w = static_cast<const DeviceMatrix&>(weights);
   if (w.grouped().empty() && w.dtype() != DType::kI8) return w.dtype();
   return rows <= cuda::kGemvRows ? DType::kF32 : DType::kBF16;
+}
+
+bool DeviceLinear::adds_bias_first(const ComputeMatrix& weights, std::int64_t rows) {
+  const auto& w = static_cast<const DeviceMatrix&>(weights);
+  return (!w.grouped().empty() || w.dtype() == DType::kI8) && rows <= cuda::kFewRowsMost;
 }
 
 Result<const void*> DeviceLinear::inputs(const ProductArgs& a) {
@@ -58,7 +69,9 @@ Status DeviceLinear::multiply(const ProductArgs& a, bool accumulate) {
                                                       .k = w.k(),
                                                       .y = a.y,
                                                       .ldy = a.ldy,
-                                                      .accumulate = accumulate}));
+                                                      .accumulate = accumulate,
+                                                      .whole_n = w.whole_n(),
+                                                      .whole_ldy = choosing_stride(w, a.ldy)}));
   return a.bias == nullptr ? Status()
                            : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
 }
@@ -77,16 +90,19 @@ Status DeviceLinear::multiply_int8(const ProductArgs& a, const DeviceMatrix& w, 
                                            .warps = 0,
                                            .y = a.y,
                                            .ldy = a.ldy,
-                                           .accumulate = accumulate});
+                                           .accumulate = accumulate,
+                                           .whole_n = w.whole_n()});
   }
   if (a.rows <= cuda::kFewRowsMost) {
     QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
-    QUIRE_ASSIGN_OR_RETURN(const cuda::FewRowsArgs rows, few_rows(a, x, w.n(), accumulate));
-    return memory_->run(cuda::Int8ProductArgs{{codes, w.scales(), w.n(), w.k()}, rows});
+    QUIRE_ASSIGN_OR_RETURN(const cuda::FewRowsArgs rows,
+                           few_rows(a, x, {0, w.n(), w.whole_n()}, accumulate));
+    return memory_->run(
+        cuda::Int8ProductArgs{{codes, w.scales(), w.n(), w.k(), w.whole_n()}, rows});
   }
   QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a));
   QUIRE_RETURN_IF_ERROR(
-      by_tiles(a, x, {0, w.n()}, accumulate, [&](std::int64_t first, std::int64_t n) {
+      by_tiles(a, x, {0, w.n(), w.whole_n()}, accumulate, [&](std::int64_t first, std::int64_t n) {
         const float* scales = w.scales() + first * (w.k() / cuda::kGemvGroup);
         return memory_->run(
             cuda::Int8ExpandArgs{codes + first * w.k(), scales, n, w.k(), expanded_.data()});
@@ -114,13 +130,14 @@ Status DeviceLinear::multiply_grouped(const ProductArgs& a, const DeviceMatrix& 
                                                                .ldy = a.ldy,
                                                                .accumulate = accumulate}));
     } else if (few) {
-      QUIRE_ASSIGN_OR_RETURN(const cuda::FewRowsArgs rows, few_rows(one, x, part.n, accumulate));
+      QUIRE_ASSIGN_OR_RETURN(const cuda::FewRowsArgs rows,
+                             few_rows(one, x, {first, part.n, part.whole_n}, accumulate));
       QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GroupedProductArgs{part, rows}));
     } else {
       const auto expand = [&](std::int64_t begin, std::int64_t n) {
         return memory_->run(cuda::GroupedExpandArgs{rows_of(part, begin, n), expanded_.data()});
       };
-      QUIRE_RETURN_IF_ERROR(by_tiles(a, x, {first, part.n}, accumulate, expand));
+      QUIRE_RETURN_IF_ERROR(by_tiles(a, x, {first, part.n, part.whole_n}, accumulate, expand));
     }
     first += part.n;
   }
@@ -129,11 +146,11 @@ Status DeviceLinear::multiply_grouped(const ProductArgs& a, const DeviceMatrix& 
 }
 
 Result<cuda::FewRowsArgs> DeviceLinear::few_rows(const ProductArgs& a, const void* x,
-                                                 std::int64_t n, bool accumulate) {
-  const std::int64_t splits = cuda::few_rows_most_splits(n, a.weights->k());
+                                                 const Outputs& outputs, bool accumulate) {
+  const std::int64_t splits = cuda::few_rows_most_splits(outputs.whole_n, a.weights->k());
   if (splits > 1)
     QUIRE_RETURN_IF_ERROR(
-        parts_.reserve(splits * a.rows * n * static_cast<std::int64_t>(sizeof(float))));
+        parts_.reserve(splits * a.rows * outputs.n * static_cast<std::int64_t>(sizeof(float))));
   return cuda::FewRowsArgs{.x = x,
                            .bias = a.bias,
                            .rows = a.rows,
@@ -149,6 +166,9 @@ Status DeviceLinear::by_tiles(const ProductArgs& a, const void* x, Outputs outpu
                               Expand expand) {
   const std::int64_t k = a.weights->k(), bytes = k * 2;
   const std::int64_t tile = std::max<std::int64_t>(64, kTileBytes / bytes / 64 * 64);
+  // Every tile chooses as a full one, so that an output does not depend on the tile that it is in.
+  const std::int64_t choosing = std::min(tile, outputs.whole_n);
+  const std::int64_t stride = choosing_stride(static_cast<const DeviceMatrix&>(*a.weights), a.ldy);
   QUIRE_RETURN_IF_ERROR(expanded_.reserve(std::min(tile, outputs.n) * bytes));
   for (std::int64_t begin = 0; begin < outputs.n; begin += tile) {
     const std::int64_t n = std::min(tile, outputs.n - begin);
@@ -161,7 +181,9 @@ Status DeviceLinear::by_tiles(const ProductArgs& a, const void* x, Outputs outpu
                                                         .k = k,
                                                         .y = a.y + outputs.first + begin,
                                                         .ldy = a.ldy,
-                                                        .accumulate = accumulate}));
+                                                        .accumulate = accumulate,
+                                                        .whole_n = choosing,
+                                                        .whole_ldy = stride}));
   }
   return {};
 }

@@ -47,6 +47,11 @@ class DeviceLinear final : public LinearOps {
   Status norm(const RmsNormArgs& args, DType to) override {
     return memory_->run(cuda::ResidualRmsNormArgs{args, nullptr, to});
   }
+  /// Returns whether products of so many rows add the bias before the old contents of y, if both
+  /// are added; else after.
+  static bool adds_bias_first(const ComputeMatrix& weights, std::int64_t rows);
+  /// Returns the inputs of a product, contiguous and in input_dtype(); valid until the next call.
+  Result<const void*> inputs(const ProductArgs& a);
   Status product(const ProductArgs& args) override { return multiply(args, false); }
   Status add_product(const ProductArgs& args, float*) override { return multiply(args, true); }
   Status swiglu(const SwigluArgs& args, DType to) override {
@@ -102,19 +107,18 @@ class DeviceLinear final : public LinearOps {
   Status multiply(const ProductArgs& a, bool accumulate);
   Status multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
   Status multiply_grouped(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
-  /// Returns the arguments of a product of few rows with n outputs, but for weights; x is bf16.
-  Result<cuda::FewRowsArgs> few_rows(const ProductArgs& a, const void* x, std::int64_t n,
-                                     bool accumulate);
+  /// Outputs of a product, and those of the matrix that divide its sums (GroupedWeights::whole_n).
   struct Outputs {
-    std::int64_t first, n;
+    std::int64_t first, n, whole_n;
   };
+  /// Returns the arguments of a product of few rows with these outputs, but for weights; x is bf16.
+  Result<cuda::FewRowsArgs> few_rows(const ProductArgs& a, const void* x, const Outputs& outputs,
+                                     bool accumulate);
   /// Computes these outputs of a product without bias, one tile of weights at a time. expand(begin,
   /// n) writes a tile to expanded_ in bf16; `begin` counts from the first of these outputs.
   template <class Expand>
   Status by_tiles(const ProductArgs& a, const void* x, Outputs outputs, bool accumulate,
                   Expand expand);
-  /// Returns the inputs of a product, contiguous and in input_dtype().
-  Result<const void*> inputs(const ProductArgs& a);
 
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage& stage_;

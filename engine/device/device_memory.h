@@ -43,6 +43,8 @@ class DeviceMemory final : public ComputeMemory {
 
   cuda::DeviceOps& ops() { return *ops_; }
   const std::shared_ptr<PinnedValues>& values() const { return values_; }
+  /// Says that something was enqueued on the device by other ways than run().
+  void note_enqueued() { count_enqueued(); }
   /// Takes one of the device's events that no one has; -1: there is none, and operations with it
   /// are refused. See DeviceEvent.
   std::int32_t take_event();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,7 @@ Int8Values quantised(std::span<const WeightPart> parts, std::int64_t n, std::int
 struct GroupedValues {
   struct Matrix {
     GroupKind kind;
+    std::int64_t whole_n;                       ///< outputs of the run that these are of
     std::int64_t n, numbers, scales, minimums;  ///< outputs, and offsets
   };
   std::vector<Matrix> matrices;
@@ -86,15 +88,57 @@ GroupKind device_group_kind(const WeightPart& part, WeightFormat format) {
   return part.blocks == BlockType::kF8_E4M3 ? GroupKind::kFloat8 : group_kind(part, format);
 }
 
-GroupedValues grouped_values(std::span<const WeightPart> parts, std::int64_t k, DType dtype,
-                             WeightFormat format) {
-  GroupedValues out{{}, {}, true};
+/// KeptParts are the parts of a matrix as far as their outputs are kept. Neighbouring parts of the
+/// whole matrix with one kind of groups are a run, and multiplied together.
+struct KeptParts {
+  std::vector<WeightPart> parts;
+  std::vector<std::size_t> run;           ///< of each part
+  std::vector<std::int64_t> run_outputs;  ///< of each run of the whole matrix
+  std::int64_t n = 0;
+};
+
+KeptParts kept_parts(std::span<const WeightPart> parts, std::int64_t k, DType dtype,
+                     WeightFormat format, std::span<const OutputRange> outputs) {
+  KeptParts out;
+  std::vector<std::size_t> run_of;
+  std::optional<GroupKind> last;
   for (const WeightPart& part : parts) {
     const GroupKind kind = device_group_kind(part, format);
-    if (out.matrices.empty() || out.matrices.back().kind != kind) {
-      out.matrices.push_back({kind, 0, 0, 0, 0});
+    if (kind != last) out.run_outputs.push_back(0);
+    last = kind;
+    out.run_outputs.back() += part.n;
+    run_of.push_back(out.run_outputs.size() - 1);
+  }
+  for (const OutputRange& range : outputs) {
+    std::int64_t first = 0;  // output of the part in the whole matrix
+    for (std::size_t i = 0; i < parts.size(); first += parts[i].n, ++i) {
+      const WeightPart& part = parts[i];
+      const std::int64_t begin = std::max(range.begin - first, std::int64_t{0}),
+                         end = std::min(range.end - first, part.n);
+      if (begin >= end) continue;
+      const std::int64_t row_bytes = part.blocks
+                                         ? k / block_weights(*part.blocks) *
+                                               block_bytes(*part.blocks)
+                                         : k * static_cast<std::int64_t>(dtype_bytes(dtype));
+      out.parts.push_back(
+          {static_cast<const std::byte*>(part.data) + begin * row_bytes, end - begin, part.blocks});
+      out.run.push_back(run_of[i]);
+      out.n += end - begin;
     }
-    out.matrices.back().n += part.n;
+  }
+  return out;
+}
+
+GroupedValues grouped_values(const KeptParts& kept, std::int64_t k, DType dtype,
+                             WeightFormat format) {
+  GroupedValues out{{}, {}, true};
+  const std::vector<WeightPart>& parts = kept.parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i == 0 || kept.run[i] != kept.run[i - 1]) {
+      out.matrices.push_back(
+          {device_group_kind(parts[i], format), kept.run_outputs[kept.run[i]], 0, 0, 0, 0});
+    }
+    out.matrices.back().n += parts[i].n;
   }
   std::int64_t size = 0;
   const auto section = [&size](std::int64_t bytes) {
@@ -162,7 +206,8 @@ Result<std::shared_ptr<const void>> upload_joined(
 }
 
 Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<DeviceMemory>& memory,
-                                                      const GroupedValues& values, std::int64_t n,
+                                                      const GroupedValues& values,
+                                                      DeviceMatrix::Outputs outputs,
                                                       std::int64_t k) {
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, upload(memory, values.bytes));
   const auto* base = static_cast<const std::byte*>(data.get());
@@ -172,11 +217,11 @@ Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<Devi
       return reinterpret_cast<const std::uint16_t*>(base + offset);
     };
     grouped.push_back({base + m.numbers, halves(m.scales),
-                       m.kind == GroupKind::kFourMin ? halves(m.minimums) : nullptr, m.n, k,
-                       m.kind});
+                       m.kind == GroupKind::kFourMin ? halves(m.minimums) : nullptr, m.n, k, m.kind,
+                       m.whole_n});
   }
   return std::unique_ptr<ComputeMatrix>(
-      std::make_unique<DeviceMatrix>(std::move(data), std::move(grouped), n, k));
+      std::make_unique<DeviceMatrix>(std::move(data), std::move(grouped), outputs, k));
 }
 
 }  // namespace
@@ -187,9 +232,10 @@ Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& 
 }
 
 Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory,
-                                                     std::span<const WeightPart> parts,
+                                                     std::span<const WeightPart> all_parts,
                                                      std::int64_t k, DType dtype,
-                                                     WeightFormat format) {
+                                                     WeightFormat format,
+                                                     std::span<const OutputRange> outputs) {
   const bool int8 = format == WeightFormat::kInt8 || format == WeightFormat::kW8A8;
   if (int8 && k % cuda::kGemvGroup != 0) {
     return Status(Code::kUnimplemented,
@@ -199,7 +245,13 @@ Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<Devic
                       "; use bf16 or f32, or model.backend = cpu",
                   "model.weights");
   }
-  QUIRE_ASSIGN_OR_RETURN(const std::int64_t n, count_weight_rows(parts, k));
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t whole_n, count_weight_rows(all_parts, k));
+  const OutputRange all{0, whole_n};
+  const KeptParts kept_outputs = kept_parts(all_parts, k, dtype, format,
+                                            outputs.empty() ? std::span(&all, 1) : outputs);
+  const std::span<const WeightPart> parts = kept_outputs.parts;
+  const std::int64_t n = kept_outputs.n;
+  const DeviceMatrix::Outputs counts{n, whole_n};
   if (int8) {
     const Int8Values values = quantised(parts, n, k, dtype);
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> codes,
@@ -207,13 +259,13 @@ Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<Devic
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> scales,
                            upload(memory, std::as_bytes(std::span(values.scales))));
     return std::unique_ptr<ComputeMatrix>(
-        std::make_unique<DeviceMatrix>(std::move(codes), DType::kI8, n, k, std::move(scales)));
+        std::make_unique<DeviceMatrix>(std::move(codes), DType::kI8, counts, k, std::move(scales)));
   }
   const bool in_groups = format == WeightFormat::kW4 || format == WeightFormat::kW8;
   if (in_groups && k % kGroupInputs == 0) {
-    const GroupedValues values = grouped_values(parts, k, dtype, format);
+    const GroupedValues values = grouped_values(kept_outputs, k, dtype, format);
     if (!values.fits) return no_such_groups();
-    return upload_grouped(memory, values, n, k);
+    return upload_grouped(memory, values, counts, k);
   }
   const DType kept = format == WeightFormat::kF32 ? DType::kF32 : DType::kBF16;
   std::shared_ptr<const void> data;
@@ -235,7 +287,7 @@ Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<Devic
     QUIRE_ASSIGN_OR_RETURN(data, upload(memory, converted<float>(parts, n, k, dtype, same)));
   }
   return std::unique_ptr<ComputeMatrix>(
-      std::make_unique<DeviceMatrix>(std::move(data), kept, n, k));
+      std::make_unique<DeviceMatrix>(std::move(data), kept, counts, k));
 }
 
 }  // namespace quire

@@ -63,6 +63,21 @@ struct AddBiasArgs {
   std::int64_t rows, dim, ldx;
 };
 
+/// Puts parts of rows behind one another. Columns [i * width, min((i + 1) * width, n)) of y are
+/// part i, whose rows lie without gaps, and the parts lie behind one another. y becomes part +
+/// bias, or (part + bias) + y with `accumulate`; (part + y) + bias if the bias comes last.
+struct JoinColumnsArgs {
+  const void* parts;  ///< the parts from column `first` on
+  DType dtype;        ///< of parts and y: f32 or bf16, the latter without bias and `accumulate`
+  std::int64_t rows, n;
+  std::int64_t width;  ///< columns of every part but the last
+  std::int64_t first;  ///< a multiple of width; columns before it stay what they are
+  void* y;             ///< [rows, n], row stride ldy
+  std::int64_t ldy;
+  const float* bias = nullptr;  ///< [n] or null
+  bool accumulate = false, bias_last = false;
+};
+
 /// Computes y = x * W^T, or y += x * W^T if `accumulate`, with f32 sums. Both operands have dtype
 /// f32 or bf16.
 struct MatmulArgs {
@@ -73,6 +88,10 @@ struct MatmulArgs {
   float* y;  ///< [rows, n], row stride ldy
   std::int64_t ldy;
   bool accumulate;
+  /// Outputs and row stride of the product that chooses the algorithm, where W is some rows of a
+  /// larger matrix; 0: n and ldy. Then an output does not depend on how the matrix was cut, as far
+  /// as the algorithm takes both shapes.
+  std::int64_t whole_n = 0, whole_ldy = 0;
 };
 
 /// Computes block_summary() of consecutive blocks. Block b has raw rows [b * block_tokens, (b + 1)
@@ -279,6 +298,8 @@ struct Int8GemvArgs {
   float* y;                 ///< [rows, n], row stride ldy
   std::int64_t ldy = 0;     ///< 0: n
   bool accumulate = false;  ///< adds to y instead of overwriting it
+  /// Outputs of the matrix that W is some rows of, by which the session chooses warps; 0: n.
+  std::int64_t whole_n = 0;
 };
 inline constexpr std::int64_t kGemvGroup = 64, kGemvRows = 4;
 
@@ -338,6 +359,7 @@ struct Int8Weights {
   const std::int8_t* codes;  ///< [n, k], 16-byte aligned
   const float* scales;       ///< [n, k / kGemvGroup]
   std::int64_t n, k;         ///< k a multiple of kGemvGroup
+  std::int64_t whole_n = 0;  ///< as in GroupedWeights
 };
 struct Int8ProductArgs {
   Int8Weights weight;

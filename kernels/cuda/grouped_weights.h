@@ -40,7 +40,16 @@ struct GroupedWeights {
   const std::uint16_t* minimums;  ///< layout of scales, for kFourMin; else null
   std::int64_t n, k;              ///< k a multiple of 32
   GroupKind kind;
+  /// Outputs of the matrix that these are some rows of; 0: n. A device divides sums by it, so that
+  /// an output does not depend on how a matrix was cut.
+  std::int64_t whole_n = 0;
 };
+
+/// Returns the number of outputs by which a device divides the sums of these weights.
+template <class Weights>
+constexpr std::int64_t dividing_outputs(const Weights& w) {
+  return w.whole_n > 0 ? w.whole_n : w.n;
+}
 
 constexpr std::int64_t grouped_number_bytes(GroupKind kind, std::int64_t n, std::int64_t k) {
   return n * row_segments(kind, k) * kSegmentBytes;

@@ -54,7 +54,8 @@
   OTHER(kFillSlots, FillSlotsOnArgs)                                   \
   PLAIN(kVotedLists, VotedListsArgs, voted_lists)                      \
   OTHER(kGroupedProduct, GroupedProductArgs)                           \
-  OTHER(kInt8Product, Int8ProductArgs)
+  OTHER(kInt8Product, Int8ProductArgs)                                 \
+  PLAIN(kJoinColumns, JoinColumnsArgs, join_columns)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

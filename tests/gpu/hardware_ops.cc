@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -83,8 +84,46 @@ class HardwareOps final : public EmulatedOps {
   void fail_recording(bool fails) override { no_recording_ = fails; }
   std::int64_t recordings() const override { return recordings_; }
   void lose() override { lost_ = true; }
+  // Mails go by way of the host, one after the other.
+  Status send(const void* from, std::int64_t bytes, std::shared_ptr<Mail> mail) override {
+    if (lost_) return lost();
+    const Pinned pinned(*session_, bytes);
+    QUIRE_RETURN_IF_ERROR(pinned.status);
+    QUIRE_RETURN_IF_ERROR(session_->run(CopyArgs{pinned.p, from, bytes}));
+    QUIRE_RETURN_IF_ERROR(session_->synchronize());
+    const auto* begin = static_cast<const std::byte*>(pinned.p);
+    mail->bytes.assign(begin, begin + bytes);
+    mail->sent = true;
+    return {};
+  }
+  Status receive(void* to, std::int64_t bytes, std::shared_ptr<Mail> mail, EmulatedOps&) override {
+    if (lost_) return lost();
+    if (!mail->sent) return Status::internal("nothing was sent");
+    const Pinned pinned(*session_, bytes);
+    QUIRE_RETURN_IF_ERROR(pinned.status);
+    std::memcpy(pinned.p, mail->bytes.data(), mail->bytes.size());
+    QUIRE_RETURN_IF_ERROR(session_->run(CopyArgs{to, pinned.p, bytes}));
+    return session_->synchronize();
+  }
+  Status run_until_sent(const Mail&) override { return lost_ ? lost() : Status(); }
 
  private:
+  /// Pinned memory for one copy, which is waited for.
+  struct Pinned {
+    Pinned(DeviceOps& of, std::int64_t bytes) : session(of) {
+      auto given = session.allocate(MemoryKind::kPinned, bytes);
+      status = given.ok() ? Status() : given.status();
+      if (given.ok()) p = *given;
+    }
+    ~Pinned() {
+      if (p != nullptr) (void)session.release(MemoryKind::kPinned, p);
+    }
+    Pinned(const Pinned&) = delete;
+    Pinned& operator=(const Pinned&) = delete;
+    DeviceOps& session;
+    void* p = nullptr;
+    Status status;
+  };
   /// Counts what the session will record and run.
   Status look_at_step(const StepArgs& step) {
     std::lock_guard lock(mu_);

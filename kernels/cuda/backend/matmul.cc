@@ -128,10 +128,12 @@ struct Matmul::Impl {
   }
 
   Result<cublasLtMatmulAlgo_t> algorithm(const MatmulArgs& args, const Product& p) {
-    const auto for_rows = [&](std::int64_t rows) -> Result<cublasLtMatmulAlgo_t> {
-      if (rows == args.rows) return ask(args, p);
+    using Shape = ProductChoice<cublasLtMatmulAlgo_t>::Shape;
+    const auto of_shape = [&](const Shape& shape) -> Result<cublasLtMatmulAlgo_t> {
       MatmulArgs other = args;
-      other.rows = rows;
+      other.rows = shape.rows;
+      other.n = shape.n;
+      other.ldy = shape.ldy;
       QUIRE_ASSIGN_OR_RETURN(const Product whole, Product::of(other));
       return ask(other, whole);
     };
@@ -142,8 +144,9 @@ struct Matmul::Impl {
                                      &checked) == CUBLAS_STATUS_SUCCESS &&
              checked.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
     };
-    return choice.find({static_cast<int>(args.dtype), args.rows, args.n, args.k, args.ldy},
-                       for_rows, takes);
+    return choice.find({static_cast<int>(args.dtype), args.rows, args.n, args.k, args.ldy,
+                        args.whole_n, args.whole_ldy},
+                       of_shape, takes);
   }
 };
 
@@ -162,6 +165,8 @@ Status Matmul::run(const MatmulArgs& args, StreamHandle stream) {
     return Status::invalid("dtype", "products take f32 or bf16");
   if (args.rows < 0 || args.n <= 0 || args.k <= 0 || args.ldy < args.n)
     return Status::invalid("ldy", "must be at least n, and n and k at least 1");
+  if (args.whole_n != 0 && (args.whole_n < args.n || args.whole_ldy < args.whole_n))
+    return Status::invalid("whole_n", "must be at least n, and whole_ldy at least whole_n");
   if (args.rows == 0) return {};
   QUIRE_ASSIGN_OR_RETURN(const Product p, Product::of(args));
   QUIRE_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, impl_->algorithm(args, p));

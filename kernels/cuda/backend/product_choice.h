@@ -26,24 +26,34 @@ class ProductChoice {
     int dtype;
     std::int64_t rows, n, k;
     std::int64_t ldy;  ///< row stride of the outputs, which decides how wide they can be written
+    /// Outputs and row stride of the matrix that these are some outputs of; 0: n and ldy.
+    std::int64_t whole_n = 0, whole_ldy = 0;
   };
 
-  /// Returns the algorithm of the shape's bucket if takes(algorithm) says that it supports these
-  /// rows, else ask(rows) for this row count alone; both answers are kept. ask() returns
-  /// Result<Algorithm>, whose errors are passed on and asked for again.
+  /// Returns the algorithm of the whole matrix for the shape's bucket of rows if takes(algorithm)
+  /// says that it supports this shape. Else it returns that of the whole matrix for these rows, and
+  /// if that is not taken, either, that of the shape alone. All answers are kept. ask(shape)
+  /// returns Result<Algorithm>, whose errors are passed on and asked for again.
   template <class Ask, class Takes>
   Result<Algorithm> find(const Shape& shape, Ask ask, Takes takes) {
-    const Key own{shape.dtype, shape.rows, shape.n, shape.k, shape.ldy};
+    const Key own = key_of(shape);
     if (const auto known = own_.find(own); known != own_.end()) return known->second;
-    const Key whole{shape.dtype, row_bucket(shape.rows), shape.n, shape.k, shape.ldy};
-    auto bucket = buckets_.find(whole);
+    const bool cut = shape.whole_n > 0 && shape.whole_n != shape.n;
+    Shape whole{shape.dtype, row_bucket(shape.rows), shape.n, shape.k, shape.ldy};
+    if (shape.whole_n > 0) whole.n = shape.whole_n, whole.ldy = shape.whole_ldy;
+    auto bucket = buckets_.find(key_of(whole));
     if (bucket == buckets_.end()) {
-      QUIRE_ASSIGN_OR_RETURN(const Algorithm chosen, ask(std::get<1>(whole)));
-      bucket = buckets_.emplace(whole, chosen).first;
+      QUIRE_ASSIGN_OR_RETURN(const Algorithm chosen, ask(whole));
+      bucket = buckets_.emplace(key_of(whole), chosen).first;
     }
     Algorithm algorithm = bucket->second;
     if (!takes(algorithm)) {
-      QUIRE_ASSIGN_OR_RETURN(algorithm, ask(shape.rows));
+      whole.rows = shape.rows;
+      QUIRE_ASSIGN_OR_RETURN(algorithm, ask(whole));
+      if (cut && !takes(algorithm)) {
+        QUIRE_ASSIGN_OR_RETURN(algorithm,
+                               ask({shape.dtype, shape.rows, shape.n, shape.k, shape.ldy}));
+      }
     }
     if (own_.size() == kMost) own_.clear();
     own_.emplace(own, algorithm);
@@ -51,7 +61,11 @@ class ProductChoice {
   }
 
  private:
-  using Key = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+  using Key = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                         std::int64_t>;
+  static Key key_of(const Shape& s) {
+    return {s.dtype, s.rows, s.n, s.k, s.ldy, s.whole_n, s.whole_ldy};
+  }
   static constexpr std::size_t kMost = 4096;  // row counts of prefill are many
   std::map<Key, Algorithm> buckets_, own_;
 };

@@ -69,23 +69,24 @@ struct Execute {
   }
   Status operator()(const Int8GemvArgs& a) const {
     Int8GemvArgs chosen = a;
-    if (a.warps == 0) chosen.warps = int8_gemv_warps(device, a.n, a.k);
+    if (a.warps == 0) chosen.warps = int8_gemv_warps(device, dividing_outputs(a), a.k);
     return int8_gemv(chosen, stream);
   }
   Status operator()(const GroupedGemvArgs& a) const {
     GroupedGemvArgs chosen = a;
     const GroupedWeights& w = a.weight;
-    if (a.warps == 0) chosen.warps = grouped_gemv_warps(device, w.kind, w.n, w.k);
+    if (a.warps == 0) chosen.warps = grouped_gemv_warps(device, w.kind, dividing_outputs(w), w.k);
     return grouped_gemv(chosen, stream);
   }
   Status operator()(const GroupedProductArgs& a) const {
-    return grouped_product({a.weight, split(a.rows, a.weight.n, a.weight.k)}, stream);
+    return grouped_product({a.weight, split(a.rows, a.weight)}, stream);
   }
   Status operator()(const Int8ProductArgs& a) const {
-    return int8_product({a.weight, split(a.rows, a.weight.n, a.weight.k)}, stream);
+    return int8_product({a.weight, split(a.rows, a.weight)}, stream);
   }
-  FewRowsArgs split(FewRowsArgs rows, std::int64_t n, std::int64_t k) const {
-    if (rows.splits == 0) rows.splits = few_rows_splits(device, n, k);
+  template <class Weights>
+  FewRowsArgs split(FewRowsArgs rows, const Weights& w) const {
+    if (rows.splits == 0) rows.splits = few_rows_splits(device, dividing_outputs(w), w.k);
     return rows;
   }
   Status operator()(const DecodeAttentionArgs& a) const {

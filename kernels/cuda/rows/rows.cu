@@ -30,6 +30,11 @@ Status add_bias(const AddBiasArgs& args, StreamHandle stream) {
   return launch_add_bias(launcher, args);
 }
 
+Status join_columns(const JoinColumnsArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_join_columns(launcher, args);
+}
+
 Status column_sums(const ColumnSumsArgs& args, StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_column_sums(launcher, args);

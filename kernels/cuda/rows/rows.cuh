@@ -1,5 +1,5 @@
 /// This file holds kernels over rows of activations: RMS norm with residual, SwiGLU, embedding,
-/// rounding, bias and column sums.
+/// rounding, bias, joined columns and column sums.
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -306,6 +306,76 @@ Status launch_add_bias(Launcher& launcher, const AddBiasArgs& a) {
   if (a.dim <= 0 || a.ldx < a.dim)
     return Status::invalid("ldx", "must be at least dim, which is at least 1");
   return launcher.launch({{a.rows, 1, 1}, AddBiasKernel::kThreads, 0}, AddBiasKernel{a});
+}
+
+/// Eight bytes an f32 element, twelve with `accumulate`; four for bf16: bound by memory.
+template <class E, bool kWide>
+struct JoinColumnsKernel {
+  static constexpr int kThreads = kPieceThreads;
+  JoinColumnsArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t row = device.block_idx().x, first = a.first + device.block_idx().y * kPiece;
+    if constexpr (kWide) {
+      const std::int64_t c = first + device.thread_idx() * kPieceEach;
+      if (c >= a.n) return;
+      float values[8], other[8] = {};
+      load8<E>(device, from(row, c), values);
+      E* y = to(row, c);
+      if (a.accumulate) load8<E>(device, y, other);
+      QUIRE_UNROLL
+      for (int i = 0; i < 8; ++i) values[i] = value(device, values[i], other[i], c + i);
+      store8<E>(device, y, values);
+    } else {
+      for (int i = 0; i < kPieceEach; ++i) {
+        const std::int64_t c = first + i * kThreads + device.thread_idx();
+        if (c >= a.n) continue;
+        E* y = to(row, c);
+        const float part = device.to_float(device.load(from(row, c)));
+        const float before = a.accumulate ? device.to_float(device.load(y)) : 0.0f;
+        device.store(y, device.template from_float<E>(value(device, part, before, c)));
+      }
+    }
+  }
+
+ private:
+  QUIRE_DEVICE const E* from(std::int64_t row, std::int64_t c) const {
+    const std::int64_t begin = c / a.width * a.width,
+                       columns = begin + a.width < a.n ? a.width : a.n - begin;
+    return static_cast<const E*>(a.parts) + a.rows * (begin - a.first) + row * columns + c - begin;
+  }
+  QUIRE_DEVICE E* to(std::int64_t row, std::int64_t c) const {
+    return static_cast<E*>(a.y) + row * a.ldy + c;
+  }
+  template <class Device>
+  QUIRE_DEVICE float value(Device& device, float part, float before, std::int64_t c) const {
+    const float bias = a.bias != nullptr ? device.load(a.bias + c) : 0.0f;
+    if (a.bias != nullptr && !a.bias_last) part += bias;
+    if (a.accumulate) part += before;
+    return a.bias != nullptr && a.bias_last ? part + bias : part;
+  }
+};
+
+template <class Launcher>
+Status launch_join_columns(Launcher& launcher, const JoinColumnsArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.n <= 0 || a.ldy < a.n)
+    return Status::invalid("ldy", "must be at least n, which is at least 1");
+  if (a.width <= 0) return Status::invalid("width", "must be at least 1");
+  if (a.first < 0 || a.first % a.width != 0)
+    return Status::invalid("first", "must be a multiple of width");
+  if (a.dtype != DType::kF32 && (a.dtype != DType::kBF16 || a.bias != nullptr || a.accumulate))
+    return Status::invalid("dtype", "is f32, or bf16 without bias and sum");
+  if (a.first >= a.n) return {};
+  const auto launch = [&]<class E>(E) {
+    const LaunchShape shape = pieces_of(a.rows, a.n - a.first);
+    const bool eights = a.width % 8 == 0 && a.n % 8 == 0 && a.ldy % 8 == 0;
+    if (eights && wide_rows(a.parts, a.width) && wide_rows(a.y, a.ldy))
+      return launcher.launch(shape, JoinColumnsKernel<E, true>{a});
+    return launcher.launch(shape, JoinColumnsKernel<E, false>{a});
+  };
+  return a.dtype == DType::kF32 ? launch(float{}) : launch(BF16{});
 }
 
 /// One thread per column, rows in order, with the loads of kAhead rows in flight.

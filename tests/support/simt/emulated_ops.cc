@@ -4,10 +4,12 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention/attention_decode.cuh"
@@ -39,8 +41,14 @@ using namespace quire::cuda;
 constexpr std::size_t kAlignment = 256;
 constexpr int kNaNs = 0xff;
 
-/// Returns the dot product of a row of x and a row of w, in eight partial sums.
-float dot(const float* a, const float* b, std::int64_t k) {
+/// Returns the dot product of a row of x and a row of w in eight partial sums, or one after the
+/// other.
+float dot(const float* a, const float* b, std::int64_t k, bool in_order) {
+  if (in_order) {
+    float sum = 0;
+    for (std::int64_t c = 0; c < k; ++c) sum += a[c] * b[c];
+    return sum;
+  }
   float sums[8] = {};
   std::int64_t c = 0;
   for (; c + 8 <= k; c += 8) {
@@ -57,7 +65,9 @@ void widen(const void* from, DType dtype, std::int64_t n, std::vector<float>& ou
 
 class EmulatedDevice final : public EmulatedOps {
  public:
-  explicit EmulatedDevice(const EmulatedOpsOptions& options) : options_(options) {}
+  explicit EmulatedDevice(const EmulatedOpsOptions& options)
+      : options_(options),
+        mu_(options.lock ? options.lock : std::make_shared<std::recursive_mutex>()) {}
   ~EmulatedDevice() override {
     for (const auto& [p, block] : blocks_) {
       if (block.kind == MemoryKind::kPinned) std::free(p);
@@ -66,13 +76,13 @@ class EmulatedDevice final : public EmulatedOps {
 
   std::string description() const override { return "an emulated device"; }
   Result<MemoryInfo> memory() override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     if (lost_) return lost();
     return MemoryInfo{options_.memory_bytes - in_use_, options_.memory_bytes};
   }
 
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     if (lost_) return lost();
     const bool fails = failing_ == 0;
     if (failing_ >= 0) --failing_;
@@ -95,7 +105,7 @@ class EmulatedDevice final : public EmulatedOps {
   }
 
   Status release(MemoryKind kind, void* p) override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     if (!idle()) return Status::internal("memory is released while work is enqueued");
     const auto found = blocks_.find(p);
     if (found == blocks_.end() || found->second.kind != kind)
@@ -114,50 +124,77 @@ class EmulatedDevice final : public EmulatedOps {
   }
 
   Status synchronize() override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     if (lost_) return lost();
     if (!idle()) ++waits_;
     return run_until([this] { return idle(); });
   }
 
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     if (lost_) return lost();
     ++runs_[static_cast<std::size_t>(code)];
     return visit_op(code, args, bytes, [&](const auto& a) { return take(a, code, args, bytes); });
   }
 
   std::int64_t runs(OpCode code) const override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     return runs_[static_cast<std::size_t>(code)];
   }
   std::int64_t waits() const override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     return waits_;
   }
   std::int64_t bytes_in_use() const override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     return in_use_;
   }
   void fail_allocation(std::int64_t n) override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     failing_ = n;
   }
   void fail_copy(std::int64_t n) override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     failing_copy_ = n;
   }
   void fail_recording(bool fails) override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     no_recording_ = fails;
   }
   std::int64_t recordings() const override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     return recordings_;
   }
   void lose() override {
-    std::lock_guard lock(mu_);
+    std::lock_guard lock(*mu_);
     lost_ = true;
+  }
+  Status send(const void* from, std::int64_t bytes, std::shared_ptr<Mail> mail) override {
+    return call([this, from, bytes, mail = std::move(mail)] {
+      QUIRE_RETURN_IF_ERROR(owned(from, bytes, "what is sent"));
+      const auto* begin = static_cast<const std::byte*>(from);
+      mail->bytes.assign(begin, begin + bytes);
+      mail->sent = true;
+      return Status();
+    });
+  }
+  Status receive(void* to, std::int64_t bytes, std::shared_ptr<Mail> mail,
+                 EmulatedOps& sender) override {
+    return call([this, to, bytes, mail = std::move(mail), &sender] {
+      QUIRE_RETURN_IF_ERROR(owned(to, bytes, "the place of what is received"));
+      QUIRE_RETURN_IF_ERROR(sender.run_until_sent(*mail));
+      if (static_cast<std::int64_t>(mail->bytes.size()) != bytes)
+        return Status::internal("a device received another number of bytes than was sent");
+      std::memcpy(to, mail->bytes.data(), mail->bytes.size());
+      return Status();
+    });
+  }
+  Status run_until_sent(const Mail& mail) override {
+    std::lock_guard lock(*mu_);
+    if (mail.sent) return {};
+    if (lost_) return lost();
+    if (running_) return Status::internal("devices wait for each other");
+    return run_until([&mail] { return mail.sent; });
   }
 
  private:
@@ -168,7 +205,8 @@ class EmulatedDevice final : public EmulatedOps {
   struct Work {
     OpCode code;
     std::vector<std::byte> args;
-    std::int64_t event = 0;  ///< the recording of the event that this is or waits for
+    std::int64_t event = 0;        ///< the recording of the event that this is or waits for
+    std::function<Status()> call;  ///< instead of an operation
   };
   struct Recorded {
     std::uint64_t version;
@@ -184,6 +222,15 @@ class EmulatedDevice final : public EmulatedOps {
     Work out{code, std::vector<std::byte>(static_cast<std::size_t>(bytes))};
     std::memcpy(out.args.data(), args, out.args.size());
     return out;
+  }
+
+  Status call(std::function<Status()> function) {
+    std::lock_guard lock(*mu_);
+    if (lost_) return lost();
+    Work work{OpCode::kNone, {}};
+    work.call = std::move(function);
+    of(Lane::kCompute).push_back(std::move(work));
+    return {};
   }
 
   // take() enqueues an operation.
@@ -309,6 +356,11 @@ class EmulatedDevice final : public EmulatedOps {
     if (options_.copies == Copies::kEarly) std::ranges::reverse(order);
     if (done()) return {};
     const Arena::Open works(arena_);
+    struct Running {
+      bool& flag;
+      ~Running() { flag = false; }
+    } running{running_};
+    running_ = true;
     while (!done()) {
       const auto lane = std::ranges::find_if(order, [this](Lane l) { return ready(l); });
       if (lane == order.end()) return Status::internal("the lanes wait for each other");
@@ -316,9 +368,11 @@ class EmulatedDevice final : public EmulatedOps {
       of(*lane).pop_front();
       if (next.code == OpCode::kRecordEvent) settings_passed_.insert(next.event);
       if (next.code == OpCode::kRecordEvent || next.code == OpCode::kHold) continue;
-      const Status status = visit_op(next.code, next.args.data(),
-                                     static_cast<std::int64_t>(next.args.size()),
-                                     [this](const auto& args) { return execute(args); });
+      const Status status = next.call
+                                ? next.call()
+                                : visit_op(next.code, next.args.data(),
+                                           static_cast<std::int64_t>(next.args.size()),
+                                           [this](const auto& args) { return execute(args); });
       if (status.ok()) continue;
       for (auto& queue : lanes_) drop(queue);
       return status;
@@ -351,25 +405,32 @@ class EmulatedDevice final : public EmulatedOps {
 #undef QUIRE_TABLE
   Status execute(const Int8GemvArgs& a) {
     Int8GemvArgs chosen = a;
-    if (a.warps == 0) chosen.warps = 2;
+    if (a.warps == 0) chosen.warps = warps_for(dividing_outputs(a));
     return kernel([&](Launcher& l) { return launch_int8_gemv(l, chosen); });
   }
   Status execute(const GroupedProductArgs& a) {
     GroupedProductArgs chosen = a;
-    choose_splits(chosen.rows, a.weight.n, a.weight.k);
+    choose_splits(chosen.rows, a.weight);
     return kernel([&](Launcher& l) { return launch_grouped_product(l, chosen); });
   }
   Status execute(const Int8ProductArgs& a) {
     Int8ProductArgs chosen = a;
-    choose_splits(chosen.rows, a.weight.n, a.weight.k);
+    choose_splits(chosen.rows, a.weight);
     return kernel([&](Launcher& l) { return launch_int8_product(l, chosen); });
   }
-  static void choose_splits(FewRowsArgs& rows, std::int64_t n, std::int64_t k) {
-    if (rows.splits == 0) rows.splits = static_cast<std::int32_t>(few_rows_most_splits(n, k));
+  template <class Weights>
+  static void choose_splits(FewRowsArgs& rows, const Weights& w) {
+    if (rows.splits == 0)
+      rows.splits = dividing_outputs(w) < kFewOutputs
+                        ? static_cast<std::int32_t>(few_rows_most_splits(dividing_outputs(w), w.k))
+                        : 1;
   }
+  /// As on hardware, the outputs of a matrix decide how its sums are divided.
+  static std::int32_t warps_for(std::int64_t outputs) { return outputs < kFewOutputs ? 2 : 1; }
+  static constexpr std::int64_t kFewOutputs = 128;
   Status execute(const GroupedGemvArgs& a) {
     GroupedGemvArgs chosen = a;
-    if (a.warps == 0) chosen.warps = 2;
+    if (a.warps == 0) chosen.warps = warps_for(dividing_outputs(a.weight));
     return kernel([&](Launcher& l) { return launch_grouped_gemv(l, chosen); });
   }
   Status execute(const SampleArgs& a) {
@@ -416,12 +477,14 @@ class EmulatedDevice final : public EmulatedOps {
     QUIRE_RETURN_IF_ERROR(owned(a.x, a.rows * a.k * size, "x of a product"));
     QUIRE_RETURN_IF_ERROR(owned(a.weight, a.n * a.k * size, "the weights of a product"));
     QUIRE_RETURN_IF_ERROR(owned(a.y, ((a.rows - 1) * a.ldy + a.n) * 4, "y of a product"));
+    // The outputs of the matrix choose the algorithm, as with cuBLASLt.
+    const bool in_order = dividing_outputs(a) < kFewOutputs;
     widen(a.x, a.dtype, a.rows * a.k, inputs_);
     for (std::int64_t o = 0; o < a.n; ++o) {
       widen(static_cast<const std::byte*>(a.weight) + o * a.k * size, a.dtype, a.k, weights_);
       for (std::int64_t r = 0; r < a.rows; ++r) {
         float& y = a.y[r * a.ldy + o];
-        const float sum = dot(inputs_.data() + r * a.k, weights_.data(), a.k);
+        const float sum = dot(inputs_.data() + r * a.k, weights_.data(), a.k, in_order);
         y = a.accumulate ? y + sum : sum;
       }
     }
@@ -444,7 +507,7 @@ class EmulatedDevice final : public EmulatedOps {
   static constexpr std::size_t kAddresses = std::size_t{1} << 34;
 
   const EmulatedOpsOptions options_;
-  mutable std::mutex mu_;  // guards all below
+  const std::shared_ptr<std::recursive_mutex> mu_;  // guards all below
   Arena arena_{kAddresses};
   std::map<void*, Block> blocks_;
   GlobalMemory global_;
@@ -457,7 +520,7 @@ class EmulatedDevice final : public EmulatedOps {
   bool no_recording_ = false;
   std::array<std::int64_t, 64> runs_{};
   std::int64_t waits_ = 0, in_use_ = 0, failing_ = -1;
-  bool lost_ = false;
+  bool lost_ = false, running_ = false;
   std::vector<float> inputs_, weights_;
 };
 

@@ -2,7 +2,10 @@
 /// registered buffer by buffer, and its work is really deferred.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "kernels/cuda/backend/ops.h"
 
@@ -17,6 +20,14 @@ struct EmulatedOpsOptions {
   /// The device's memory; beyond it, allocate() is kResourceExhausted.
   std::int64_t memory_bytes = std::int64_t{1} << 33;
   Copies copies = Copies::kLate;
+  /// Shared by devices that send to each other; null: the device has its own.
+  std::shared_ptr<std::recursive_mutex> lock;
+};
+
+/// Mail is what one device sends to others. Its sender must outlive the wait for it.
+struct Mail {
+  std::vector<std::byte> bytes;
+  bool sent = false;
 };
 
 /// Nothing enqueued runs before synchronize(), so what the host reads or overwrites too early is
@@ -39,6 +50,13 @@ class EmulatedOps : public cuda::DeviceOps {
   virtual void fail_recording(bool fails) = 0;
   /// Returns the number of graphs recorded so far; runs(OpCode::kStep) counts those launched.
   virtual std::int64_t recordings() const = 0;
+  /// Enqueue the sending of these bytes, and their receipt from another device, which runs as far
+  /// as it must. Devices that wait for each other are an error.
+  virtual Status send(const void* from, std::int64_t bytes, std::shared_ptr<Mail> mail) = 0;
+  virtual Status receive(void* to, std::int64_t bytes, std::shared_ptr<Mail> mail,
+                         EmulatedOps& sender) = 0;
+  /// Runs what is enqueued up to the sending of this mail.
+  virtual Status run_until_sent(const Mail& mail) = 0;
   /// Makes every later call return kDeviceLost.
   virtual void lose() = 0;
 };

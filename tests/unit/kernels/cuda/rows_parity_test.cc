@@ -262,6 +262,87 @@ TEST(CudaParity, AddBias) {
   }
 }
 
+/// Columns of parts that lie behind one another. Widths and strides of a multiple of eight allow
+/// wide accesses; the last part may have fewer columns, or some parts stay out.
+TEST(CudaParity, JoinColumns) {
+  struct Shape {
+    std::int64_t n, width, first, gap;
+  };
+  for (const Shape& s : {Shape{1, 1, 0, 0}, Shape{40, 16, 0, 0}, Shape{40, 16, 16, 8},
+                         Shape{41, 16, 32, 3}, Shape{2080, 1040, 1040, 0}, Shape{70, 7, 14, 1},
+                         Shape{48, 64, 0, 0}, Shape{48, 64, 64, 0}}) {
+    for (const std::int64_t rows : {0, 1, 3}) {
+      const std::int64_t ldy = s.n + s.gap, joined = std::max<std::int64_t>(0, s.n - s.first);
+      const auto parts = random_floats(rows * joined, 1), before = random_floats(rows * ldy, 2),
+                 bias = random_floats(s.n, 3);
+      const auto part_of = [&](std::int64_t r, std::int64_t c) {
+        const std::int64_t begin = c / s.width * s.width, n = std::min(s.width, s.n - begin);
+        return static_cast<std::size_t>(rows * (begin - s.first) + r * n + c - begin);
+      };
+      for (const bool accumulate : {false, true}) {
+        for (const int biased : {0, 1, 2}) {  // 2: last
+          auto expected = before;
+          for (std::int64_t r = 0; r < rows; ++r) {
+            for (std::int64_t c = s.first; c < s.n; ++c) {
+              float& y = expected[static_cast<std::size_t>(r * ldy + c)];
+              float x = parts[part_of(r, c)];
+              if (biased == 1) x += bias[static_cast<std::size_t>(c)];
+              if (accumulate) x += y;
+              y = biased == 2 ? x + bias[static_cast<std::size_t>(c)] : x;
+            }
+          }
+          TestDevice device;
+          auto launcher = device.launcher();
+          float* y = device.output(before, "y");
+          ASSERT_OK(launch_join_columns(launcher,
+                                        {.parts = device.upload(parts, "parts"),
+                                         .dtype = DType::kF32,
+                                         .rows = rows,
+                                         .n = s.n,
+                                         .width = s.width,
+                                         .first = s.first,
+                                         .y = y,
+                                         .ldy = ldy,
+                                         .bias = biased > 0 ? device.upload(bias, "bias") : nullptr,
+                                         .accumulate = accumulate,
+                                         .bias_last = biased == 2}));
+          EXPECT_EQ(device.download(y, rows * ldy), expected);
+        }
+      }
+      std::vector<std::uint16_t> halves, expected(static_cast<std::size_t>(rows * ldy), 0x3f80);
+      auto to = expected;
+      for (const float x : parts) halves.push_back(f32_to_bf16(x));
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t c = s.first; c < s.n; ++c)
+          expected[static_cast<std::size_t>(r * ldy + c)] = halves[part_of(r, c)];
+      }
+      TestDevice device;
+      auto launcher = device.launcher();
+      std::uint16_t* y = device.output(to, "y");
+      ASSERT_OK(launch_join_columns(launcher, {.parts = device.upload(halves, "parts"),
+                                               .dtype = DType::kBF16,
+                                               .rows = rows,
+                                               .n = s.n,
+                                               .width = s.width,
+                                               .first = s.first,
+                                               .y = y,
+                                               .ldy = ldy}));
+      EXPECT_EQ(device.download(y, rows * ldy), expected);
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  JoinColumnsArgs wrong{nullptr, DType::kBF16, 1, 8, 4, 0, nullptr, 8};
+  wrong.accumulate = true;
+  EXPECT_EQ(launch_join_columns(launcher, wrong).field(), "dtype");
+  wrong = {nullptr, DType::kF32, 1, 8, 4, 3, nullptr, 8};
+  EXPECT_EQ(launch_join_columns(launcher, wrong).field(), "first");
+  wrong = {nullptr, DType::kF32, 1, 8, 0, 0, nullptr, 8};
+  EXPECT_EQ(launch_join_columns(launcher, wrong).field(), "width");
+  wrong = {nullptr, DType::kF32, 1, 8, 4, 0, nullptr, 7};
+  EXPECT_EQ(launch_join_columns(launcher, wrong).field(), "ldy");
+}
+
 /// Returns scores with ties, both zeros, infinities and NaN, or plain ones.
 std::vector<float> scores_of(std::int64_t n, bool ties) {
   auto out = random_floats(n, 5);

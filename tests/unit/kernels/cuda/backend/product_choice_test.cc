@@ -14,10 +14,10 @@ class ProductChoiceTest : public ::testing::Test {
   Result<int> find(std::int64_t rows, std::int64_t ldy = 64) {
     return choice_.find(
         {0, rows, 64, 64, ldy},
-        [this](std::int64_t asked) -> Result<int> {
-          asked_.push_back(asked);
+        [this](const ProductChoice<int>::Shape& asked) -> Result<int> {
+          asked_.push_back(asked.rows);
           if (fails_) return Status::unimplemented("no algorithm");
-          return static_cast<int>(asked);
+          return static_cast<int>(asked.rows);
         },
         [this](int) {
           ++checks_;
@@ -56,6 +56,39 @@ TEST_F(ProductChoiceTest, OutputsOfAnotherRowStrideAreAskedForThemselves) {
   EXPECT_EQ(*find(16, 32001), 16);
   EXPECT_EQ(asked_.size(), 2u);
   EXPECT_EQ(checks_, 2);
+}
+
+/// Whichever part of a matrix is multiplied, the whole matrix chooses as long as the part allows.
+TEST_F(ProductChoiceTest, APartOfAMatrixTakesTheAlgorithmOfTheWhole) {
+  using Shape = ProductChoice<int>::Shape;
+  std::vector<Shape> asked;
+  int taken = 0;  // of the answers, those from this one on
+  const auto find = [&](const Shape& shape) {
+    asked.clear();
+    return *choice_.find(
+        shape,
+        [&](const Shape& one) -> Result<int> {
+          asked.push_back(one);
+          return static_cast<int>(one.n * 1000 + one.rows);
+        },
+        [&](int answer) { return answer < taken; });
+  };
+  taken = 1 << 30;
+  EXPECT_EQ(find({0, 5, 64, 32, 64, 192, 200}), 192016);
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].ldy, 200);
+  EXPECT_EQ(asked[0].whole_n, 0);
+  EXPECT_EQ(find({0, 5, 128, 32, 128, 192, 200}), 192016) << "another part";
+  EXPECT_EQ(find({0, 9, 192, 32, 200}), 192016) << "the matrix itself";
+  EXPECT_TRUE(asked.empty());
+  taken = 192016;
+  EXPECT_EQ(find({0, 6, 64, 32, 64, 192, 200}), 192006) << "for these rows alone";
+  taken = 0;
+  EXPECT_EQ(find({0, 7, 64, 32, 64, 192, 200}), 64007) << "for this part alone";
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[1].ldy, 64);
+  EXPECT_EQ(find({0, 7, 64, 32, 64, 192, 200}), 64007);
+  EXPECT_TRUE(asked.empty());
 }
 
 TEST_F(ProductChoiceTest, AFailureIsNotRemembered) {
