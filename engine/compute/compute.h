@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,6 +67,14 @@ class Compute {
   /// Returns the memory that this Compute works in; null: the host computes, in any memory.
   virtual std::shared_ptr<ComputeMemory> memory() const = 0;
   bool on_host() const { return memory() == nullptr; }
+  /// Returns how many devices hold a share of each matrix. The first has all the rest: memory() is
+  /// its memory.
+  virtual std::int64_t devices() const { return 1; }
+  /// Returns the least bytes that a device with nothing but shares has free for them; no limit
+  /// where there is none. Errors: as ComputeMemory::budget().
+  virtual Result<std::int64_t> share_budget(const char* /*setting*/) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
   /// Makes a Compute that shares the weights and may run concurrently with this one.
   virtual std::shared_ptr<Compute> twin() const = 0;
   Status synchronize() const { return quire::synchronize(memory().get()); }
@@ -75,6 +84,14 @@ class Compute {
   virtual Result<std::unique_ptr<ComputeMatrix>> pack(std::span<const WeightPart> parts,
                                                       std::int64_t k, DType dtype,
                                                       WeightFormat format) = 0;
+  /// Packs the gate and up projections, which are stacked in this order with equally many outputs,
+  /// for LinearOps::feed_forward() alone. `bias` [outputs] is the one that it will get, or empty.
+  virtual Result<std::unique_ptr<ComputeMatrix>> pack_gate_up(std::span<const WeightPart> parts,
+                                                              std::int64_t k, DType dtype,
+                                                              WeightFormat format,
+                                                              std::span<const float> /*bias*/) {
+    return pack(parts, k, dtype, format);
+  }
   virtual Result<ComputeValues> upload(std::span<const std::byte> values) = 0;
   /// Registers the table for operations that rotate, for as long as the returned object lives. The
   /// table must live as long.

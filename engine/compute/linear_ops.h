@@ -25,6 +25,20 @@ struct ProductArgs {
   DType x_dtype = DType::kF32;  ///< f32, or what input_dtype() says of these weights and rows
 };
 
+/// FeedForwardArgs describes the gated part of a layer: y += down(swiglu(gate_up(x))) with SwiGLU
+/// over `dim` channels. Rows lie without gaps.
+struct FeedForwardArgs {
+  /// W [2 * dim, k] by Compute::pack_gate_up(), and W [n, dim].
+  const ComputeMatrix *gate_up, *down;
+  const void* x;  ///< [rows, k] of x_dtype
+  DType x_dtype;  ///< f32, or the input_dtype() of gate_up
+  std::int64_t rows;
+  const float *gate_up_bias, *down_bias;  ///< [2 * dim] and [n], or null
+  float* y;                               ///< [rows, n]
+  /// [rows, 2 * dim], [rows, dim] and [rows, n], undefined before and after.
+  float *gate_up_scratch, *activated_scratch, *scratch;
+};
+
 /// HeadNormArgs describes an in-place RMS norm with weights [head_dim] of every q and k head. The
 /// stacked projections are [rows, q heads, k heads, v heads].
 struct HeadNormArgs {
@@ -59,6 +73,8 @@ class LinearOps {
   virtual Status add_product(const ProductArgs& args, float* scratch) = 0;
   /// `to` as for norm().
   virtual Status swiglu(const SwigluArgs& args, DType to) = 0;
+  /// Here it is product(), swiglu() and add_product(), with the same bits.
+  virtual Status feed_forward(const FeedForwardArgs& args);
   virtual Status norm_heads(const HeadNormArgs& args) = 0;
   /// Copies out[i, :dim] = x[rows[i], :dim]; x has row stride ldx, out is contiguous. They do not
   /// overlap.

@@ -131,17 +131,20 @@ class LlamaModel final : public Model {
       QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
           {l.output.get(), attended, n, q_dim, l.output_bias.floats(), xs, h, dtype},
           branch_.data()));
-      const DType up_dtype = compute_->linear().input_dtype(*l.gate_up, n),
-                  down_dtype = compute_->linear().input_dtype(*l.down, n);
-      QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n, up_dtype));
+      const DType dtype = compute_->linear().input_dtype(*l.gate_up, n);
+      QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n, dtype));
       QUIRE_RETURN_IF_ERROR(
-          compute_->linear().product({l.gate_up.get(), normed_.data(), n, h,
-                                      l.gate_up_bias.floats(), gate_up_.data(), 2 * f, up_dtype}));
-      QUIRE_RETURN_IF_ERROR(compute_->linear().swiglu(
-          {.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}, down_dtype));
-      QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
-          {l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h, down_dtype},
-          branch_.data()));
+          compute_->linear().feed_forward({.gate_up = l.gate_up.get(),
+                                           .down = l.down.get(),
+                                           .x = normed_.data(),
+                                           .x_dtype = dtype,
+                                           .rows = n,
+                                           .gate_up_bias = l.gate_up_bias.floats(),
+                                           .down_bias = l.down_bias.floats(),
+                                           .y = xs,
+                                           .gate_up_scratch = gate_up_.data(),
+                                           .activated_scratch = activated_.data(),
+                                           .scratch = branch_.data()}));
     }
     return {};
   }

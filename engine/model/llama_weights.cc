@@ -76,14 +76,48 @@ class TensorGroup {
   Status status_;
 };
 
-/// Uploads the tensors, concatenated in f32.
-Result<ComputeValues> keep(Compute& compute, std::initializer_list<const WeightTensor*> tensors) {
+std::vector<float> joined(std::initializer_list<const WeightTensor*> tensors) {
   std::vector<float> all;
   for (const WeightTensor* tensor : tensors) {
     const std::vector<float> values = to_f32(*tensor);
     all.insert(all.end(), values.begin(), values.end());
   }
-  return compute.upload(std::as_bytes(std::span(all)));
+  return all;
+}
+
+/// Uploads the tensors, concatenated in f32.
+Result<ComputeValues> keep(Compute& compute, std::initializer_list<const WeightTensor*> tensors) {
+  return compute.upload(std::as_bytes(std::span<const float>(joined(tensors))));
+}
+
+/// Calls pack(parts, k, dtype) with the stacked tensors. Blocks are packed as they are. Values
+/// usually share a dtype; if not, f32 holds them.
+template <class Pack>
+Result<std::unique_ptr<ComputeMatrix>> stacked(std::span<const WeightTensor* const> tensors,
+                                               Pack pack) {
+  std::optional<DType> dtype;
+  bool same = true;
+  for (const WeightTensor* t : tensors) {
+    if (t->blocks) continue;
+    same = same && (!dtype || *dtype == t->dtype);
+    dtype = t->dtype;
+  }
+  std::vector<std::vector<float>> widened;
+  std::vector<WeightPart> parts;
+  widened.reserve(tensors.size());
+  for (const WeightTensor* t : tensors) {
+    if (t->blocks || same) {
+      parts.push_back({t->data, t->shape[0], t->blocks});
+    } else {
+      widened.push_back(to_f32(*t));
+      parts.push_back({widened.back().data(), t->shape[0], std::nullopt});
+    }
+  }
+  Result<std::unique_ptr<ComputeMatrix>> packed = pack(std::span<const WeightPart>(parts),
+                                                       tensors[0]->shape[1],
+                                                       same && dtype ? *dtype : DType::kF32);
+  if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
+  return packed;
 }
 
 Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source,
@@ -137,7 +171,12 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   LlamaLayer out;
   QUIRE_ASSIGN_OR_RETURN(out.qkv, pack_stacked(compute, qkv, kept));
   QUIRE_ASSIGN_OR_RETURN(out.output, pack_stacked(compute, {&o, 1}, kept));
-  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack_stacked(compute, gate_up, kept));
+  std::vector<float> gate_up_values;
+  if (c.mlp_bias) gate_up_values = joined({gate_bias, up_bias});
+  QUIRE_ASSIGN_OR_RETURN(out.gate_up, stacked(gate_up, [&](std::span<const WeightPart> parts,
+                                                           std::int64_t k, DType dtype) {
+                           return compute.pack_gate_up(parts, k, dtype, kept, gate_up_values);
+                         }));
   QUIRE_ASSIGN_OR_RETURN(out.down, pack_stacked(compute, {&down, 1}, kept));
   QUIRE_ASSIGN_OR_RETURN(out.input_norm, keep(compute, {input_norm}));
   QUIRE_ASSIGN_OR_RETURN(out.post_norm, keep(compute, {post_norm}));
@@ -152,7 +191,8 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
     QUIRE_ASSIGN_OR_RETURN(out.output_bias, keep(compute, {o_bias}));
   }
   if (c.mlp_bias) {
-    QUIRE_ASSIGN_OR_RETURN(out.gate_up_bias, keep(compute, {gate_bias, up_bias}));
+    QUIRE_ASSIGN_OR_RETURN(out.gate_up_bias,
+                           compute.upload(std::as_bytes(std::span<const float>(gate_up_values))));
     QUIRE_ASSIGN_OR_RETURN(out.down_bias, keep(compute, {down_bias}));
   }
   return out;
@@ -248,32 +288,12 @@ WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool 
   return head || config.quantised_weights ? WeightFormat::kW8 : WeightFormat::kW4;
 }
 
-/// Packs blocks as they are. Values usually share a dtype; if not, f32 holds them.
 Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute,
                                                     std::span<const WeightTensor* const> tensors,
                                                     WeightFormat format) {
-  std::optional<DType> dtype;
-  bool same = true;
-  for (const WeightTensor* t : tensors) {
-    if (t->blocks) continue;
-    same = same && (!dtype || *dtype == t->dtype);
-    dtype = t->dtype;
-  }
-  std::vector<std::vector<float>> widened;
-  std::vector<WeightPart> parts;
-  widened.reserve(tensors.size());
-  for (const WeightTensor* t : tensors) {
-    if (t->blocks || same) {
-      parts.push_back({t->data, t->shape[0], t->blocks});
-    } else {
-      widened.push_back(to_f32(*t));
-      parts.push_back({widened.back().data(), t->shape[0], std::nullopt});
-    }
-  }
-  auto packed = compute.pack(parts, tensors[0]->shape[1], same && dtype ? *dtype : DType::kF32,
-                             format);
-  if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
-  return packed;
+  return stacked(tensors, [&](std::span<const WeightPart> parts, std::int64_t k, DType dtype) {
+    return compute.pack(parts, k, dtype, format);
+  });
 }
 
 Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format,
