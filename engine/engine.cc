@@ -215,7 +215,8 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.device_requests = options.device_requests;
   facts.device.cache_bytes = retrieved;
   facts.device.requests = options.device_requests;
-  facts.device.weight_bytes = model_->decode_weight_bytes();
+  // Several devices read their shares at the same time.
+  facts.device.weight_bytes = model_->decode_weight_bytes() / model_->compute().devices();
   facts.device.row_bytes = pool_->format().page_bytes() / kPageTokens;
   facts.device.num_layers = config.num_layers;
   if (memory != nullptr)
@@ -245,7 +246,8 @@ Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& p
                              .kv_row_bytes = page.page_bytes() / kPageTokens,
                              .cache_bytes = options.working_cache_bytes,
                              .retrieved_bytes = options.device_cache_bytes,
-                             .chunk_tokens = options.prefill_chunk_tokens};
+                             .chunk_tokens = options.prefill_chunk_tokens,
+                             .devices = model_->compute().devices()};
   QUIRE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(left, wishes));
   info_.device_memory = plan;
   if (plan.means_bytes > 0)

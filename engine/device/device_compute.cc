@@ -20,11 +20,12 @@ namespace {
 
 class DeviceCompute final : public Compute {
  public:
-  /// Twins share `memory` and `tables`.
-  DeviceCompute(std::shared_ptr<DeviceMemory> memory, std::shared_ptr<DeviceTables> tables,
-                std::string name)
+  /// Twins share `memory`, `shared` and `tables`.
+  DeviceCompute(std::shared_ptr<DeviceMemory> memory, std::shared_ptr<const SharedMatrices> shared,
+                std::shared_ptr<DeviceTables> tables, std::string name)
       : name_(std::move(name)),
         memory_(std::move(memory)),
+        shared_(std::move(shared)),
         tables_(std::move(tables)),
         stage_(memory_),
         pinned_(memory_, cuda::MemoryKind::kPinned),
@@ -33,17 +34,31 @@ class DeviceCompute final : public Compute {
         attention_(memory_, tables_, stage_),
         kv_(memory_, tables_, linear_, stage_),
         choice_(memory_, tables_, stage_),
-        fetch_(memory_) {}
+        fetch_(memory_) {
+    if (shared_ != nullptr) shared_linear_ = shared_->linear(linear_);
+  }
 
   std::string name() const override { return name_; }
   std::shared_ptr<ComputeMemory> memory() const override { return memory_; }
   std::shared_ptr<Compute> twin() const override {
-    return std::make_shared<DeviceCompute>(memory_, tables_, name_);
+    return std::make_shared<DeviceCompute>(memory_, shared_, tables_, name_);
+  }
+  std::int64_t devices() const override { return shared_ == nullptr ? 1 : shared_->devices(); }
+  Result<std::int64_t> share_budget(const char* setting) override {
+    return shared_ == nullptr ? Compute::share_budget(setting) : shared_->share_budget(setting);
   }
 
   Result<std::unique_ptr<ComputeMatrix>> pack(std::span<const WeightPart> parts, std::int64_t k,
                                               DType dtype, WeightFormat format) override {
-    return upload_matrix(memory_, parts, k, dtype, format);
+    return shared_ == nullptr ? upload_matrix(memory_, parts, k, dtype, format)
+                              : shared_->pack(parts, k, dtype, format);
+  }
+  Result<std::unique_ptr<ComputeMatrix>> pack_gate_up(std::span<const WeightPart> parts,
+                                                      std::int64_t k, DType dtype,
+                                                      WeightFormat format,
+                                                      std::span<const float> bias) override {
+    return shared_ == nullptr ? upload_matrix(memory_, parts, k, dtype, format)
+                              : shared_->pack_gate_up(parts, k, dtype, format, bias);
   }
   Result<ComputeValues> upload(std::span<const std::byte> values) override {
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, quire::upload(memory_, values));
@@ -53,7 +68,10 @@ class DeviceCompute final : public Compute {
     return tables_->add(table);
   }
 
-  LinearOps& linear() override { return linear_; }
+  LinearOps& linear() override {
+    if (shared_linear_ != nullptr) return *shared_linear_;
+    return linear_;
+  }
   AttentionOps& attention() override { return attention_; }
   KvOps& kv() override { return kv_; }
   ChoiceOps& choice() override { return choice_; }
@@ -71,13 +89,16 @@ class DeviceCompute final : public Compute {
   Status sample(const float* logits, std::int64_t vocab, std::span<const SampleRule> rules,
                 std::int32_t* tokens) override;
   void begin_step(std::int64_t rows, std::int64_t ahead) override {
-    memory_->begin_step(rows, ahead);
+    // A graph over several devices would need all their streams in one capture, and communicators
+    // that allow it.
+    if (shared_ == nullptr) memory_->begin_step(rows, ahead);
   }
   Status end_step() override { return memory_->end_step(); }
 
  private:
   const std::string name_;
   const std::shared_ptr<DeviceMemory> memory_;
+  const std::shared_ptr<const SharedMatrices> shared_;
   const std::shared_ptr<DeviceTables> tables_;
   /// All families share it: a stage starts over where it finds the device idle, which only the
   /// first operation of a step does, and equal steps must put their arguments at equal addresses.
@@ -85,6 +106,7 @@ class DeviceCompute final : public Compute {
   DeviceBuffer pinned_;    ///< values being read
   DeviceBuffer sampling_;  ///< scratch memory of sample()
   DeviceLinear linear_;
+  std::unique_ptr<LinearOps> shared_linear_;  ///< or null
   DeviceAttention attention_;
   DeviceKv kv_;
   DeviceChoice choice_;
@@ -137,9 +159,15 @@ Status DeviceCompute::sample(const float* logits, std::int64_t vocab,
 
 std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> ops, std::string name,
                                              std::shared_ptr<PinnedValues> values) {
-  auto memory = std::make_shared<DeviceMemory>(std::move(ops), std::move(values));
+  return make_device_compute(std::make_shared<DeviceMemory>(std::move(ops), std::move(values)),
+                             std::move(name), nullptr);
+}
+
+std::shared_ptr<Compute> make_device_compute(std::shared_ptr<DeviceMemory> memory, std::string name,
+                                             std::shared_ptr<const SharedMatrices> shared) {
   auto tables = std::make_shared<DeviceTables>(memory);
-  return std::make_shared<DeviceCompute>(std::move(memory), std::move(tables), std::move(name));
+  return std::make_shared<DeviceCompute>(std::move(memory), std::move(shared), std::move(tables),
+                                         std::move(name));
 }
 
 }  // namespace quire

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 
 #include "engine/compute/compute.h"
 #include "engine/device/pinned_values.h"
@@ -25,5 +27,32 @@ namespace quire {
 std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> ops,
                                              std::string name = "cuda",
                                              std::shared_ptr<PinnedValues> values = nullptr);
+
+class DeviceLinear;
+class DeviceMemory;
+
+/// SharedMatrices has a share of every matrix on each of several devices, and multiplies with them
+/// (team/team_compute.h). Twins of a Compute share it. Threads: any, for all but what linear()
+/// returned.
+class SharedMatrices {
+ public:
+  virtual ~SharedMatrices() = default;
+  /// As those of Compute.
+  virtual std::int64_t devices() const = 0;
+  virtual Result<std::int64_t> share_budget(const char* setting) const = 0;
+  virtual Result<std::unique_ptr<ComputeMatrix>> pack(std::span<const WeightPart> parts,
+                                                      std::int64_t k, DType dtype,
+                                                      WeightFormat format) const = 0;
+  virtual Result<std::unique_ptr<ComputeMatrix>> pack_gate_up(
+      std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format,
+      std::span<const float> bias) const = 0;
+  /// Makes the operations on activations of the first device. `leader`, which must outlive them,
+  /// does what is no product.
+  virtual std::unique_ptr<LinearOps> linear(DeviceLinear& leader) const = 0;
+};
+
+/// Makes a Compute of this memory's device, whose products are those of `shared`; null: its own.
+std::shared_ptr<Compute> make_device_compute(std::shared_ptr<DeviceMemory> memory, std::string name,
+                                             std::shared_ptr<const SharedMatrices> shared);
 
 }  // namespace quire

@@ -94,9 +94,20 @@ double bytes_of_weight(const std::optional<Quantisation>& quantised, WeightForma
   return bytes_of_weight(format == WeightFormat::kW4 && eight ? WeightFormat::kW8 : format);
 }
 
+std::string mib(double bytes) {
+  return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20)));
+}
+
+Status does_not_fit(const std::string& needs, std::int64_t available, const std::string& where) {
+  return Status(Code::kResourceExhausted,
+                "the model needs " + needs + ", but only " + mib(static_cast<double>(available)) +
+                    " MiB of memory are free" + where,
+                "model");
+}
+
 /// Refuses a model that cannot fit in memory, before the system swaps or kills the process. `file`:
 /// the GGUF file it is read from, if any.
-Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute,
+Status check_memory(const ModelConfig& config, const ModelOptions& options, Compute& compute,
                     double bytes_per_weight, const GgufFile* file = nullptr) {
   std::int64_t available = 0;
   if (const auto memory = compute.memory()) {
@@ -117,19 +128,32 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
                         static_cast<double>(config.vocab_size);
     needed += rows * (config.tie_word_embeddings ? 2 : 2 - bytes_per_weight);
   }
+  if (const std::int64_t ranks = compute.devices(); ranks > 1) {
+    // All but the embedding table is cut; the first device has the rest, too.
+    const double table_rows = static_cast<double>(config.hidden_size) *
+                              static_cast<double>(config.vocab_size);
+    const auto share_of = [&](double weights) {
+      return weights * bytes_per_weight / static_cast<double>(ranks);
+    };
+    const double share = share_of(static_cast<double>(config.num_parameters()) - table_rows);
+    const double of_each = share + (config.tie_word_embeddings ? share_of(table_rows) : 0) +
+                           static_cast<double>(share_compute_bytes(config, ranks));
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t free, compute.share_budget("model"));
+    if (of_each > static_cast<double>(free)) {
+      return does_not_fit(mib(of_each) + " MiB on each of " + std::to_string(ranks) + " GPUs", free,
+                          " on one of them; use more GPUs (model.tensor_parallel), larger ones or "
+                          "a smaller model");
+    }
+    needed -= share * static_cast<double>(ranks - 1);
+  }
   if (needed <= static_cast<double>(available)) return {};
-  const auto mib = [](double bytes) {
-    return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20)));
-  };
-  return Status(
-      Code::kResourceExhausted,
-      "the model needs " + mib(needed) + " MiB (" + mib(table) + " of them for " +
-          std::to_string(window) + " positions), but only " + mib(static_cast<double>(available)) +
-          " MiB of memory are free" +
-          (compute.memory() != nullptr
-               ? " on the device; use a smaller max_model_len, a smaller model or a larger device"
-               : "; use int8 or w4 weights, a smaller max_model_len or a smaller model"),
-      "model");
+  return does_not_fit(
+      mib(needed) + " MiB (" + mib(table) + " of them for " + std::to_string(window) +
+          " positions)",
+      available,
+      compute.memory() != nullptr
+          ? " on the device; use a smaller max_model_len, a smaller model or a larger device"
+          : "; use int8 or w4 weights, a smaller max_model_len or a smaller model");
 }
 
 Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path,
@@ -170,6 +194,18 @@ Result<std::unique_ptr<Model>> model_of(WeightSource& source, const ModelConfig&
 }
 
 }  // namespace
+
+std::int64_t share_compute_bytes(const ModelConfig& c, std::int64_t devices) {
+  // A tile of expanded weights, and partial sums of few rows.
+  constexpr std::int64_t kScratch = std::int64_t{128} << 20;
+  const std::int64_t q = std::int64_t{c.num_heads} * c.head_dim,
+                     kv = std::int64_t{c.num_kv_heads} * c.head_dim, hidden = c.hidden_size,
+                     wide = c.intermediate_size;
+  const std::int64_t inputs = std::max(hidden, q) + 2 * wide,
+                     outputs = (2 * wide + std::max(hidden, q + 2 * kv)) / devices + 1;
+  return kDevicePieceRows * (inputs + outputs) * static_cast<std::int64_t>(sizeof(float)) +
+         kScratch;
+}
 
 Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir,
                                           const ModelOptions& options,

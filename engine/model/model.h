@@ -37,6 +37,10 @@ struct QkvRows {
 /// device.
 inline constexpr std::int64_t kDevicePieceRows = 2048;
 
+/// Returns the upper bound of the bytes that multiplying takes on a device with nothing but one of
+/// `devices` shares of each matrix (Compute::devices()).
+std::int64_t share_compute_bytes(const ModelConfig& config, std::int64_t devices);
+
 /// Model is immutable after load. Threads: the compute methods from one thread at a time (the
 /// engine thread); the rest from any. Activations are f32 [rows, hidden_size] row-major, in
 /// compute().memory() if it is not null; calls return as those of Compute do.

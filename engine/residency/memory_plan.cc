@@ -47,7 +47,14 @@ std::int64_t compute_bytes(const MemoryRequest& w, std::int32_t chunk_tokens,
                              c.num_layers * w.window *
                                  (kColumnBytes +
                                   c.num_kv_heads * static_cast<std::int64_t>(sizeof(float)));
-  return (of_pass + of_model + logits + partial) * static_cast<std::int64_t>(sizeof(float)) +
+  // What the first of several devices gathers: outputs of a product, and activated channels.
+  const std::int64_t gathered = w.devices > 1
+                                    ? std::max(piece * std::max(hidden, q + 2 * kv),
+                                               (kLogitRows + decode_rows) * c.vocab_size) +
+                                          piece * wide
+                                    : 0;
+  return (of_pass + of_model + logits + partial + gathered) *
+             static_cast<std::int64_t>(sizeof(float)) +
          copies + hooks + kScratch;
 }
 

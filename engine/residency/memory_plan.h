@@ -18,6 +18,7 @@ struct MemoryRequest {
   /// Bytes for retrievers; 0: no limit and no reservation; -1: chosen by the plan.
   std::int64_t retrieved_bytes = -1;
   std::int32_t chunk_tokens = 0;  ///< tokens of a prompt's chunk; 0: chosen by the plan
+  std::int64_t devices = 1;       ///< that matrices are cut over; this is the first one
 };
 
 struct MemoryPlan {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace quire {
 namespace {
 
@@ -44,6 +46,16 @@ TEST(MemoryPlanTest, LargerDevicesGetLargerPiecesStepsAndCaches) {
   EXPECT_EQ(before.chunk_tokens, 4096);
   EXPECT_EQ(before.decode_rows, 64);
   EXPECT_EQ(before.means_bytes, kGiB);
+}
+
+/// The first of several devices also has room for what the others send.
+TEST(MemoryPlanTest, SeveralDevicesNeedMoreToCompute) {
+  MemoryRequest several = large();
+  several.devices = 2;
+  const std::int64_t more = compute_bytes(several, 2048, 8) - compute_bytes(large(), 2048, 8);
+  // The outputs of 72 rows of the head are more than those of 2,048 rows of QKV.
+  EXPECT_EQ(more, (2048 * 14336 + std::max(72 * 128256, 2048 * 6144)) * 4);
+  EXPECT_LT(plan(60 * kGiB, several).cache_bytes, plan(60 * kGiB, large()).cache_bytes);
 }
 
 TEST(MemoryPlanTest, CachesThatAreAskedForMakePiecesAndStepsSmaller) {
