@@ -203,5 +203,49 @@ TEST(GpuRuntime, TheLoadedBackendSeesAndTestsTheDevice) {
   EXPECT_EQ(choose_device((*library)->probe(), 4096).status().field(), "model.device");
 }
 
+/// Every copy of a team over two GPUs, with several rounds in flight before anybody waits.
+TEST(GpuRuntime, TwoGpusSendToEachOther) {
+  const auto library = BackendLibrary::load(backend_library_files());
+  ASSERT_OK(library.status());
+  const DeviceReport report = (*library)->probe();
+  if (report.devices.size() < 2) GTEST_SKIP() << "there is one GPU";
+  auto opened = (*library)->open_team({report.devices[0], report.devices[1]});
+  ASSERT_OK(opened.status());
+  constexpr std::int64_t kBytes = 1 << 20, kHalf = kBytes / 2, kOdd = 4096;
+  std::byte *on[2], *host = nullptr;
+  for (std::size_t r = 0; r < 2; ++r) {
+    auto p = opened->devices[r]->allocate(MemoryKind::kDevice, kBytes);
+    ASSERT_OK(p.status());
+    on[r] = static_cast<std::byte*>(*p);
+  }
+  auto pinned = opened->devices[0]->allocate(MemoryKind::kPinned, kBytes);
+  ASSERT_OK(pinned.status());
+  host = static_cast<std::byte*>(*pinned);
+  for (std::int64_t i = 0; i < kBytes; ++i) host[i] = std::byte(i * 7 % 251);
+  const std::vector<std::byte> sent(host, host + kBytes);
+  DeviceOps& leader = *opened->devices[0];
+  Communicator& team = *opened->communicator;
+  ASSERT_OK(leader.run(CopyArgs{on[0], host, kBytes}));
+  void* const to[] = {nullptr, on[1]};
+  std::byte* const whole[] = {on[0], on[1]};
+  const std::int64_t even[] = {0, kHalf, kBytes}, odd[] = {0, kOdd, kBytes};
+  const Communicator::Part parts[] = {{}, {on[1] + kHalf, on[0], kHalf}};
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_OK(team.broadcast(on[0], to, kBytes));
+    ASSERT_OK(team.all_gather(whole, even));
+    ASSERT_OK(team.all_gather(whole, odd));
+  }
+  ASSERT_OK(team.gather(parts));
+  ASSERT_OK(leader.run(CopyArgs{host, on[0], kBytes}));
+  ASSERT_OK(leader.synchronize());
+  ASSERT_OK(team.status());
+  for (std::int64_t i = 0; i < kBytes; ++i)
+    ASSERT_EQ(host[i], sent[static_cast<std::size_t>(i < kHalf ? kHalf + i : i)]) << i;
+  ASSERT_OK(opened->devices[1]->synchronize());
+  ASSERT_OK(leader.release(MemoryKind::kPinned, host));
+  for (std::size_t r = 0; r < 2; ++r)
+    ASSERT_OK(opened->devices[r]->release(MemoryKind::kDevice, on[r]));
+}
+
 }  // namespace
 }  // namespace quire::cuda

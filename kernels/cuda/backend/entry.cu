@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/backend/nccl_team.h"
 #include "kernels/cuda/backend/session.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/runtime/driver.h"
@@ -133,14 +136,62 @@ std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* ar
   return answer(session_of(session).enqueue(static_cast<OpCode>(op), args, args_bytes), message);
 }
 
+struct Team {
+  std::size_t ranks;
+  std::unique_ptr<NcclTeam> nccl;
+};
+Team& team_of(QuireCudaTeam* team) { return *reinterpret_cast<Team*>(team); }
+
+std::int32_t team_open(QuireCudaSession* const* sessions, std::int32_t count, QuireCudaTeam** team,
+                       QuireCudaMessage* message) {
+  std::vector<NcclTeam::Rank> ranks;
+  for (std::int32_t r = 0; r < count; ++r)
+    ranks.push_back({session_of(sessions[r]).device(), session_of(sessions[r]).stream()});
+  auto opened = NcclTeam::open(std::move(ranks));
+  if (!opened.ok()) return answer(opened.status(), message);
+  *team = reinterpret_cast<QuireCudaTeam*>(
+      new Team{static_cast<std::size_t>(count), std::move(*opened)});
+  return 0;
+}
+
+void team_close(QuireCudaTeam* team) { delete reinterpret_cast<Team*>(team); }
+
+std::int32_t team_broadcast(QuireCudaTeam* team, const void* from, void* const* to,
+                            std::int64_t bytes, QuireCudaMessage* message) {
+  Team& t = team_of(team);
+  return answer(t.nccl->broadcast(from, {to, t.ranks}, bytes), message);
+}
+
+std::int32_t team_gather(QuireCudaTeam* team, const void* const* from, void* const* to,
+                         const std::int64_t* bytes, QuireCudaMessage* message) {
+  Team& t = team_of(team);
+  std::vector<Communicator::Part> parts;
+  for (std::size_t r = 0; r < t.ranks; ++r) parts.push_back({from[r], to[r], bytes[r]});
+  return answer(t.nccl->gather(parts), message);
+}
+
+std::int32_t team_all_gather(QuireCudaTeam* team, void* const* whole, const std::int64_t* begin,
+                             QuireCudaMessage* message) {
+  Team& t = team_of(team);
+  std::vector<std::byte*> arrays;
+  for (std::size_t r = 0; r < t.ranks; ++r) arrays.push_back(static_cast<std::byte*>(whole[r]));
+  return answer(t.nccl->all_gather(arrays, {begin, t.ranks + 1}), message);
+}
+
+std::int32_t team_status(QuireCudaTeam* team, QuireCudaMessage* message) {
+  return answer(team_of(team).nccl->status(), message);
+}
+
 }  // namespace
 }  // namespace quire::cuda
 
 extern "C" __attribute__((visibility("default"))) const QuireCudaEntry* quire_cuda_entry() {
   static const QuireCudaEntry entry{
-      QUIRE_CUDA_ENTRY_VERSION,  sizeof(QuireCudaEntry), &quire::cuda::probe,
-      &quire::cuda::self_test,   &quire::cuda::open,     &quire::cuda::close,
-      &quire::cuda::memory,      &quire::cuda::allocate, &quire::cuda::release,
-      &quire::cuda::synchronize, &quire::cuda::enqueue};
+      QUIRE_CUDA_ENTRY_VERSION,      sizeof(QuireCudaEntry),       &quire::cuda::probe,
+      &quire::cuda::self_test,       &quire::cuda::open,           &quire::cuda::close,
+      &quire::cuda::memory,          &quire::cuda::allocate,       &quire::cuda::release,
+      &quire::cuda::synchronize,     &quire::cuda::enqueue,        &quire::cuda::team_open,
+      &quire::cuda::team_close,      &quire::cuda::team_broadcast, &quire::cuda::team_gather,
+      &quire::cuda::team_all_gather, &quire::cuda::team_status};
   return &entry;
 }

@@ -31,6 +31,9 @@ struct QuireCudaReport {
 /// call of DeviceOps (ops.h).
 struct QuireCudaSession;
 
+/// Sessions on different devices that send to each other (communicator.h).
+struct QuireCudaTeam;
+
 /// Receives the reason of a failed call. A call returns 0 on success, else a Code.
 struct QuireCudaMessage {
   char text[512];
@@ -61,6 +64,19 @@ struct QuireCudaEntry {
   /// copied.
   std::int32_t (*enqueue)(QuireCudaSession* session, std::uint32_t op, const void* args,
                           std::int64_t args_bytes, QuireCudaMessage* message);
+  /// Connects sessions, the first of which leads. The caller must close the team before them.
+  /// Threads: any, also for the calls below.
+  std::int32_t (*team_open)(QuireCudaSession* const* sessions, std::int32_t count,
+                            QuireCudaTeam** team, QuireCudaMessage* message);
+  void (*team_close)(QuireCudaTeam* team);
+  /// See Communicator. Arrays have one element a rank, and `begin` one more.
+  std::int32_t (*team_broadcast)(QuireCudaTeam* team, const void* from, void* const* to,
+                                 std::int64_t bytes, QuireCudaMessage* message);
+  std::int32_t (*team_gather)(QuireCudaTeam* team, const void* const* from, void* const* to,
+                              const std::int64_t* bytes, QuireCudaMessage* message);
+  std::int32_t (*team_all_gather)(QuireCudaTeam* team, void* const* whole,
+                                  const std::int64_t* begin, QuireCudaMessage* message);
+  std::int32_t (*team_status)(QuireCudaTeam* team, QuireCudaMessage* message);
 };
 
 /// Returns the table, which lives as long as the library is loaded. It is the only symbol.

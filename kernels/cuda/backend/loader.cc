@@ -42,6 +42,7 @@ class LoadedOps final : public DeviceOps {
         description_(std::move(description)) {}
   ~LoadedOps() override { entry_->close(session_); }
 
+  QuireCudaSession* session() const { return session_; }
   std::string description() const override { return description_; }
   Result<MemoryInfo> memory() override {
     MemoryInfo info;
@@ -87,6 +88,60 @@ class LoadedOps final : public DeviceOps {
   std::mutex mu_;  // one call at a time
 };
 
+/// Connected sessions of the loaded library.
+class LoadedTeam final : public Communicator {
+ public:
+  LoadedTeam(std::vector<std::shared_ptr<LoadedOps>> ranks, const QuireCudaEntry* entry,
+             QuireCudaTeam* team)
+      : ranks_(std::move(ranks)), entry_(entry), team_(team) {}
+  ~LoadedTeam() override { entry_->team_close(team_); }
+
+  Status broadcast(const void* from, std::span<void* const> to, std::int64_t bytes) override {
+    if (to.size() != ranks_.size()) return Status::invalid("to", "one address a rank");
+    return told([&](QuireCudaMessage* m) {
+      return entry_->team_broadcast(team_, from, to.data(), bytes, m);
+    });
+  }
+  Status gather(std::span<const Part> parts) override {
+    if (parts.size() != ranks_.size()) return Status::invalid("parts", "one a rank");
+    std::vector<const void*> from;
+    std::vector<void*> to;
+    std::vector<std::int64_t> bytes;
+    for (const Part& part : parts) {
+      from.push_back(part.from);
+      to.push_back(part.to);
+      bytes.push_back(part.bytes);
+    }
+    return told([&](QuireCudaMessage* m) {
+      return entry_->team_gather(team_, from.data(), to.data(), bytes.data(), m);
+    });
+  }
+  Status all_gather(std::span<std::byte* const> whole,
+                    std::span<const std::int64_t> begin) override {
+    if (whole.size() != ranks_.size() || begin.size() != ranks_.size() + 1)
+      return Status::invalid("whole", "one address a rank");
+    const std::vector<void*> arrays(whole.begin(), whole.end());
+    return told([&](QuireCudaMessage* m) {
+      return entry_->team_all_gather(team_, arrays.data(), begin.data(), m);
+    });
+  }
+  Status status() const override {
+    return told([&](QuireCudaMessage* m) { return entry_->team_status(team_, m); });
+  }
+
+ private:
+  template <class Call>
+  static Status told(Call call) {
+    QuireCudaMessage message;
+    message.text[0] = 0;
+    const std::int32_t code = call(&message);
+    return code == 0 ? Status() : status_of(code, text_of(message.text));
+  }
+  const std::vector<std::shared_ptr<LoadedOps>> ranks_;  // closed after the team
+  const QuireCudaEntry* const entry_;
+  QuireCudaTeam* const team_;
+};
+
 class LoadedLibrary final : public BackendLibrary {
  public:
   LoadedLibrary(std::string file, std::unique_ptr<void, CloseLibrary> handle,
@@ -126,29 +181,72 @@ class LoadedLibrary final : public BackendLibrary {
   }
 
   Result<std::shared_ptr<DeviceOps>> open(const DeviceProperties& device) override {
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<LoadedOps> opened, open_session(device));
+    return std::shared_ptr<DeviceOps>(std::move(opened));
+  }
+
+  Result<DeviceTeam> open_team(const std::vector<DeviceProperties>& devices) override {
+    DeviceTeam out;
+    std::vector<std::shared_ptr<LoadedOps>> ranks;
+    std::vector<QuireCudaSession*> sessions;
+    for (const DeviceProperties& device : devices) {
+      QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<LoadedOps> opened, open_session(device));
+      sessions.push_back(opened->session());
+      out.devices.push_back(opened);
+      ranks.push_back(std::move(opened));
+    }
+    if (ranks.size() < 2) return out;
+    QuireCudaMessage message;
+    message.text[0] = 0;
+    QuireCudaTeam* team = nullptr;
+    const std::int32_t code = entry_->team_open(
+        sessions.data(), static_cast<std::int32_t>(sessions.size()), &team, &message);
+    if (code != 0) {
+      const Status why = status_of(code, text_of(message.text));
+      return why.with_context("model.tensor_parallel = " + std::to_string(devices.size()))
+          .with_field("model.tensor_parallel");
+    }
+    out.communicator = std::make_shared<LoadedTeam>(std::move(ranks), entry_, team);
+    return out;
+  }
+
+ private:
+  Result<std::shared_ptr<LoadedOps>> open_session(const DeviceProperties& device) {
     QuireCudaMessage message;
     message.text[0] = 0;
     QuireCudaSession* session = nullptr;
     const std::int32_t code = entry_->open(device.index, &session, &message);
     QUIRE_RETURN_IF_ERROR(status_of(code, text_of(message.text)));
-    return std::shared_ptr<DeviceOps>(
-        std::make_shared<LoadedOps>(shared_from_this(), entry_, session, describe(device)));
+    return std::make_shared<LoadedOps>(shared_from_this(), entry_, session, describe(device));
   }
 
- private:
   const std::string file_;
   const std::unique_ptr<void, CloseLibrary> handle_;
   const QuireCudaEntry* const entry_;
 };
 
 Result<BackendChoice> cuda_choice(std::int64_t device_idx,
-                                  const std::vector<std::string>& library_files) {
+                                  const std::vector<std::string>& library_files,
+                                  std::int64_t count) {
   QUIRE_ASSIGN_OR_RETURN(auto library, BackendLibrary::load(library_files));
-  QUIRE_ASSIGN_OR_RETURN(const DeviceProperties device,
-                         choose_device(library->probe(), device_idx));
-  QUIRE_RETURN_IF_ERROR(library->self_test(device));
-  return BackendChoice{
-      .name = "cuda", .cuda = describe(device), .library = std::move(library), .device = device};
+  const DeviceReport report = library->probe();
+  BackendChoice out{.name = "cuda"};
+  for (std::int64_t i = device_idx; i < device_idx + count; ++i) {
+    auto device = choose_device(report, i);
+    if (!device.ok() && i > device_idx)
+      return Status(device.code(),
+                    "model.tensor_parallel = " + std::to_string(count) + " asks for the GPUs " +
+                        std::to_string(device_idx) + " to " +
+                        std::to_string(device_idx + count - 1) + ", but " +
+                        device.status().message(),
+                    "model.tensor_parallel");
+    if (!device.ok()) return device.status();
+    QUIRE_RETURN_IF_ERROR(library->self_test(*device));
+    out.cuda += (out.cuda.empty() ? "" : ", ") + describe(*device);
+    out.devices.push_back(std::move(*device));
+  }
+  out.library = std::move(library);
+  return out;
 }
 
 }  // namespace
@@ -205,11 +303,19 @@ bool has_device_file() {
 
 Result<BackendChoice> choose_backend(const std::string& asked, std::int64_t device_idx,
                                      bool device_present,
-                                     const std::vector<std::string>& library_files) {
+                                     const std::vector<std::string>& library_files,
+                                     std::int64_t count) {
+  constexpr const char* kCount = "model.tensor_parallel";
+  if (count < 1) return Status::invalid(kCount, "model.tensor_parallel must be at least 1");
+  if (count > 1 && asked != "cuda")
+    return Status::invalid(kCount, "model.tensor_parallel = " + std::to_string(count) +
+                                       " needs as many GPUs, but model.backend is '" + asked +
+                                       "', with which the CPU computes; set it to cuda, or "
+                                       "model.tensor_parallel to 1");
   if (asked == "cpu") return BackendChoice{.cuda = "model.backend is cpu"};
   if (asked == "auto" && !device_present)
     return BackendChoice{.cuda = "this machine shows no NVIDIA GPU"};
-  auto chosen = cuda_choice(device_idx, library_files);
+  auto chosen = cuda_choice(device_idx, library_files, count);
   if (asked == "auto") {
     return BackendChoice{
         .cuda = chosen.ok() ? chosen->cuda + " is there, and computes when model.backend is cuda"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/cuda/backend/communicator.h"
 #include "kernels/cuda/backend/ops.h"
 #include "kernels/cuda/runtime/properties.h"
 
@@ -28,6 +29,9 @@ class BackendLibrary : public std::enable_shared_from_this<BackendLibrary> {
   /// Opens the device for computing. The returned object keeps the library loaded. Errors:
   /// kUnavailable, kResourceExhausted, kDeviceLost, kInternal.
   virtual Result<std::shared_ptr<DeviceOps>> open(const DeviceProperties& device) = 0;
+  /// Opens devices that compute together, the first of which leads. Errors: also those of
+  /// connecting them (field model.tensor_parallel).
+  virtual Result<DeviceTeam> open_team(const std::vector<DeviceProperties>& devices) = 0;
 };
 
 /// Returns the possible paths of this program's library. They are QUIRE_CUDA_LIBRARY alone if that
@@ -43,17 +47,22 @@ struct BackendChoice {
   std::string cuda;          ///< name of the device that computes, or why none does
   bool idle_gpu = false;     ///< the machine has a GPU that does not compute; worth a warning
   std::shared_ptr<BackendLibrary> library;  ///< set for "cuda", else null
-  DeviceProperties device;                  ///< set for "cuda"
+  /// For "cuda": the device that computes, and behind it those that hold shares of its matrices.
+  std::vector<DeviceProperties> devices;
 };
 
 /// Chooses the backend; `asked` is auto, cpu or cuda. auto always takes the CPU. If
 /// `device_present` says that there may be a GPU, it also checks GPU `device_idx` and reports what
-/// it found; otherwise it loads nothing. cuda takes the GPU if it passes the self test.
+/// it found; otherwise it loads nothing. cuda takes `count` GPUs from that one on, if each passes
+/// the self test.
 ///
 /// Errors (cuda only, field model.backend or model.device): kNotFound, kFailedPrecondition,
-/// kUnavailable, kInvalidArgument, or those of the self test. It opens no session.
+/// kUnavailable, kInvalidArgument, or those of the self test. With a count other than 1 also
+/// kInvalidArgument (field model.tensor_parallel: below 1, more GPUs than there are, or the CPU
+/// computes). It opens no session.
 Result<BackendChoice> choose_backend(const std::string& asked, std::int64_t device_idx,
                                      bool device_present,
-                                     const std::vector<std::string>& library_files);
+                                     const std::vector<std::string>& library_files,
+                                     std::int64_t count = 1);
 
 }  // namespace quire::cuda

@@ -23,6 +23,9 @@ class Session final : public DeviceOps {
   static Result<std::unique_ptr<Session>> open(std::int64_t device_idx);
   ~Session() override;
 
+  std::int32_t device() const { return device_.index; }
+  /// Returns the stream of Lane::kCompute. Threads: any.
+  StreamHandle stream() const { return lanes_.of(Lane::kCompute); }
   std::string description() const override { return describe(device_); }
   Result<MemoryInfo> memory() override;
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override;

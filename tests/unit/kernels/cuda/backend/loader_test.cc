@@ -87,7 +87,8 @@ TEST(ChooseBackend, CudaTakesAGpuThatComputesAndAutoNamesIt) {
   ASSERT_TRUE(chosen.ok()) << chosen.status().to_string();
   EXPECT_EQ(chosen->name, "cuda");
   EXPECT_EQ(chosen->cuda, "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB)");
-  EXPECT_EQ(chosen->device.index, 0);
+  ASSERT_EQ(chosen->devices.size(), 1u);
+  EXPECT_EQ(chosen->devices[0].index, 0);
   EXPECT_FALSE(chosen->idle_gpu);
   ASSERT_NE(chosen->library, nullptr);
   const auto found = choose_backend("auto", 0, true, {library("kernels")});
@@ -131,6 +132,86 @@ TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) 
   EXPECT_EQ(told, 1);
   EXPECT_EQ(lost.message(), "an illegal memory access");
   EXPECT_TRUE(ops->release(MemoryKind::kDevice, p).ok());
+}
+
+TEST(ChooseBackend, SeveralGpusAreTheOnesFromTheChosenOneOn) {
+  const auto chosen = choose_backend("cuda", 1, false, {library("several")}, 3);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().to_string();
+  ASSERT_EQ(chosen->devices.size(), 3u);
+  for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(chosen->devices[std::size_t(i)].index, 1 + i);
+  for (const char* name : {"device 1", "device 2", "device 3"})
+    EXPECT_NE(chosen->cuda.find(name), std::string::npos) << chosen->cuda;
+}
+
+TEST(ChooseBackend, MoreGpusThanThereAreAndNoneAreRefusedByName) {
+  struct Case {
+    std::string asked, library;
+    std::int64_t device, count;
+    std::string reason;
+  };
+  const Case cases[] = {
+      {"cuda", "several", 0, 0, "must be at least 1"},
+      {"cuda", "several", 0, -2, "must be at least 1"},
+      {"cuda", "several", 2, 4,
+       "asks for the GPUs 2 to 5, but there is no GPU number 5; there are: 0 = Made-up GPU"},
+      {"cpu", "several", 0, 2, "model.backend is 'cpu', with which the CPU computes"},
+      {"auto", "no_gpu", 0, 2, "model.backend is 'auto', with which the CPU computes"},
+  };
+  for (const Case& c : cases) {
+    const auto refused = choose_backend(c.asked, c.device, true, {library(c.library)}, c.count);
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << c.reason;
+    EXPECT_EQ(refused.status().field(), "model.tensor_parallel") << c.reason;
+    EXPECT_NE(refused.status().message().find(c.reason), std::string::npos)
+        << refused.status().message();
+  }
+  const auto none = choose_backend("cuda", 0, false, {library("no_gpu")}, 2);
+  EXPECT_EQ(none.code(), Code::kUnavailable);
+  const auto broken = choose_backend("cuda", 0, false, {library("kernels")}, 2);
+  EXPECT_EQ(broken.code(), Code::kDeviceLost) << "every GPU passes the self test, or none computes";
+}
+
+TEST(BackendLibrary, ATeamSendsAndItsLossIsToldOnceAndByTheLeader) {
+  const auto library_of = std::move(*BackendLibrary::load({library("several")}));
+  const std::vector<DeviceProperties> all = library_of->probe().devices;
+  const auto refused = library_of->open_team(all);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.status().field(), "model.tensor_parallel");
+  EXPECT_NE(refused.status().message().find("libnccl.so.2 cannot be loaded"), std::string::npos);
+  auto alone = library_of->open_team({all[0]});
+  ASSERT_TRUE(alone.ok()) << alone.status().to_string();
+  EXPECT_EQ(alone->devices.size(), 1u);
+  EXPECT_EQ(alone->communicator, nullptr);
+
+  auto opened = library_of->open_team({all[0], all[1], all[2]});
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  int told = 0;
+  const DeviceTeam team = watch(std::move(*opened), [&](const Status&) { ++told; });
+  ASSERT_EQ(team.devices.size(), 3u);
+  Communicator& c = *team.communicator;
+  char text[3][8] = {"abcdef", "......", "......"};
+  void* const to[] = {nullptr, text[1], text[2]};
+  ASSERT_TRUE(c.broadcast(text[0], to, 3).ok());
+  EXPECT_STREQ(text[2], "abc...");
+  char gathered[8] = "......";
+  const Communicator::Part parts[] = {{}, {text[1], gathered, 2}, {text[2] + 1, gathered + 2, 2}};
+  ASSERT_TRUE(c.gather(parts).ok());
+  EXPECT_STREQ(gathered, "abbc..");
+  std::byte whole[3][3] = {{std::byte{1}}, {{}, std::byte{2}}, {{}, {}, std::byte{3}}};
+  std::byte* const arrays[] = {whole[0], whole[1], whole[2]};
+  const std::int64_t begin[] = {0, 1, 2, 3};
+  ASSERT_TRUE(c.all_gather(arrays, begin).ok());
+  for (const auto& one : whole) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(one[i], std::byte(i + 1));
+  }
+  EXPECT_EQ(c.broadcast(text[0], std::span(to, 2), 1).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(team.devices[0]->synchronize().ok());
+  EXPECT_EQ(told, 0);
+
+  EXPECT_EQ(c.broadcast(text[0], to, 65).code(), Code::kDeviceLost);
+  EXPECT_EQ(c.gather(parts).code(), Code::kDeviceLost);
+  EXPECT_EQ(team.devices[0]->synchronize().code(), Code::kDeviceLost)
+      << "what it waited for may be incomplete";
+  EXPECT_EQ(told, 1);
 }
 
 TEST(ChooseBackend, AutoFallsBackWithTheReasonAndCudaRefusesWithIt) {
