@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "cachestore/remote/remote_url.h"
-#include "engine/device/device_compute.h"
+#include "engine/device/team/team_compute.h"
 #include "engine/plan/strategy.h"
 #include "ingest/embed/encoder_embedder.h"
 #include "ingest/embed/engine_embedder.h"
@@ -140,34 +140,40 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
 
 Result<cuda::BackendChoice> backend_choice(const Config& c) {
   return cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(),
-                              cuda::backend_library_files());
+                              cuda::backend_library_files(), c.model.tensor_parallel);
 }
 
 namespace {
 
-/// Opens the chosen device; null: the CPU computes.
-Result<std::shared_ptr<cuda::DeviceOps>> open_device(const cuda::BackendChoice& choice,
-                                                     std::function<void(const Status&)> on_lost) {
-  if (choice.library == nullptr) return std::shared_ptr<cuda::DeviceOps>();
-  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceOps> ops, choice.library->open(choice.device));
-  return cuda::watch(std::move(ops), std::move(on_lost));
+/// Opens the chosen devices; none: the CPU computes.
+Result<cuda::DeviceTeam> open_devices(const cuda::BackendChoice& choice,
+                                      std::function<void(const Status&)> on_lost) {
+  if (choice.library == nullptr) return cuda::DeviceTeam();
+  QUIRE_ASSIGN_OR_RETURN(cuda::DeviceTeam team, choice.library->open_team(choice.devices));
+  if (team.devices.size() > 1)
+    log_info("matrices are cut over several GPUs",
+             {{"gpus", std::to_string(team.devices.size())}, {"devices", choice.cuda}});
+  return cuda::watch(std::move(team), std::move(on_lost));
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice,
                                               std::function<void(const Status&)> on_lost) {
-  QUIRE_ASSIGN_OR_RETURN(auto ops, open_device(choice, std::move(on_lost)));
-  return ops ? make_device_compute(std::move(ops), choice.name) : std::shared_ptr<Compute>();
+  QUIRE_ASSIGN_OR_RETURN(cuda::DeviceTeam team, open_devices(choice, std::move(on_lost)));
+  return team.devices.empty() ? std::shared_ptr<Compute>()
+                              : make_team_compute(std::move(team), choice.name);
 }
 
 Result<ComputeAndValues> open_compute_and_values(const Config& config,
                                                  const cuda::BackendChoice& choice,
                                                  std::function<void(const Status&)> on_lost) {
   ComputeAndValues out;
-  QUIRE_ASSIGN_OR_RETURN(auto ops, open_device(choice, std::move(on_lost)));
-  QUIRE_ASSIGN_OR_RETURN(out.values, page_locked_values(config, ops));
-  if (ops) out.compute = make_device_compute(std::move(ops), choice.name, out.values);
+  QUIRE_ASSIGN_OR_RETURN(cuda::DeviceTeam team, open_devices(choice, std::move(on_lost)));
+  const bool computes = !team.devices.empty();
+  QUIRE_ASSIGN_OR_RETURN(out.values,
+                         page_locked_values(config, computes ? team.devices[0] : nullptr));
+  if (computes) out.compute = make_team_compute(std::move(team), choice.name, out.values);
   return out;
 }
 

@@ -37,11 +37,12 @@ void fit_window(const ModelConfig& model, EngineOptions& options);
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);
 
-/// Resolves model.backend and model.device on this machine. Errors name the setting.
+/// Resolves model.backend, model.device and model.tensor_parallel on this machine. Errors name the
+/// setting.
 Result<cuda::BackendChoice> backend_choice(const Config& config);
 
-/// Opens the chosen device; null: the CPU computes. If the device is lost, `on_lost` is called
-/// once, from any thread.
+/// Opens the chosen devices; null: the CPU computes. If one is lost, `on_lost` is called once, from
+/// any thread. Errors: those of BackendLibrary::open_team().
 Result<std::shared_ptr<Compute>> open_compute(
     const cuda::BackendChoice& choice,
     std::function<void(const Status&)> on_lost = [](const Status&) {});

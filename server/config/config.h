@@ -30,8 +30,8 @@ struct Config {
     std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto",
                       prompt_format = "auto", draft_path, retrieval_head_path;
     std::vector<std::string> aliases, further;
-    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0,
-                 prefix_cache_bytes = -1;
+    std::int64_t device = 0, tensor_parallel = 1, max_model_len = 8192, threads = 0,
+                 working_cache_bytes = 0, prefix_cache_bytes = -1;
     std::int64_t device_cache_bytes = -1, host_cache_bytes = -1, device_requests = 2,
                  draft_wait_ms = 500;
     std::int64_t draft_layers = 0;

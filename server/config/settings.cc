@@ -65,6 +65,9 @@ std::vector<Setting> make_table() {
           "where to compute; cuda: the GPU of that number; auto: the CPU, naming a GPU that could",
           "auto", "cpu", "cuda"),
       QUIRE_SETTING(model, "device", device, 0, 1024, "accelerator number"),
+      QUIRE_SETTING(model, "tensor_parallel", tensor_parallel, 1, 64,
+                    "GPUs from model.device on that the outputs of every matrix are cut over; "
+                    "results and stored KV do not depend on it"),
       QUIRE_SETTING(
           model, "max_model_len", max_model_len, 0, 1e7,
           "longest prompt and answer together, at most the model's own window; 0: that window"),

@@ -227,8 +227,8 @@ void info(std::shared_ptr<Call> call) {
   o["isa"] = s.engine->info().isa;
   o["backend"] = json::object{
       {"name", s.backend.name},
-      {"device",
-       s.backend.library == nullptr ? s.engine->info().isa : cuda::describe(s.backend.device)},
+      {"device", s.backend.library == nullptr ? s.engine->info().isa : s.backend.cuda},
+      {"gpus", s.backend.devices.size()},
       {"cuda", s.backend.cuda}};
   if (const auto& memory = s.engine->info().device_memory) {
     o["backend"].as_object()["memory"] = json::object{

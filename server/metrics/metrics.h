@@ -59,7 +59,7 @@ struct MetricsSnapshot {
   std::vector<NamespaceKv> namespaces;      ///< empty without quotas
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend;
-  std::string device;  ///< the computing device; for the CPU, its instruction set
+  std::string device;  ///< the computing devices; for the CPU, its instruction set
 };
 
 /// CacheTotals sums document tokens over all queries so far.

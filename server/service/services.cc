@@ -143,7 +143,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
     busy += counts->in_progress;
   }
   m.documents_by_status = {{"ready", ready}, {"failed", failed}, {"in_progress", busy}};
-  m.device = s.backend.library == nullptr ? s.engine->info().isa : cuda::describe(s.backend.device);
+  m.device = s.backend.library == nullptr ? s.engine->info().isa : s.backend.cuda;
   return m;
 }
 

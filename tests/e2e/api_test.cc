@@ -660,6 +660,7 @@ TEST_F(ApiTest, ModelsInfoVersionAndTokens) {
   EXPECT_EQ(text_at(info, "backend.name"), "cpu");
   EXPECT_EQ(text_at(info, "backend.device"), text_at(info, "isa"));
   EXPECT_NE(text_at(info, "backend.cuda"), "");
+  EXPECT_EQ(int_at(info, "backend.gpus"), 0);
   EXPECT_EQ(text_at(service->json("GET", "/version"), "name"), "quire");
   const auto t = service->json("POST", "/tokenize",
                                R"({"prompt":"The old bridge","add_special_tokens":false})");

@@ -591,6 +591,11 @@ TEST(Cli, CudaIsRefusedWithTheFixWhereNoGpuComputes) {
     EXPECT_NE(r.err.find("model.backend is 'cuda', but "), std::string::npos) << r.err;
     EXPECT_NE(r.err.find("use cpu or auto"), std::string::npos) << r.err;
   }
+  for (const char* several : {"--model.tensor_parallel=2", "--model.tensor_parallel=0"}) {
+    const auto r = run_process({QUIRE_BINARY, "serve", "--check-config", several});
+    EXPECT_NE(r.exit_code, 0) << r.out;
+    EXPECT_NE(r.err.find("model.tensor_parallel"), std::string::npos) << r.err;
+  }
   EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "cpu"}).exit_code,
             0);
   EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "auto"}).exit_code,

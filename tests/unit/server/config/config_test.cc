@@ -214,6 +214,14 @@ TEST(Config, TokensNeedIssuerAudienceAndASafeSourceOfKeys) {
   EXPECT_EQ(field({"auth.jwt_issuer=any", audience, "auth.jwt_keys=http://id/k"}), "auth.jwt_keys");
 }
 
+TEST(Config, MatricesAreCutOverAtLeastOneGpu) {
+  Config c;
+  EXPECT_EQ(Config().model.tensor_parallel, 1);
+  for (const char* refused : {"model.tensor_parallel=0", "model.tensor_parallel=-1",
+                              "model.tensor_parallel=65", "model.tensor_parallel=two"})
+    EXPECT_EQ(apply_flags({refused}, c).field(), "model.tensor_parallel") << refused;
+}
+
 TEST(Config, EmbeddingsNeedRetrieval) {
   Config c;
   ASSERT_TRUE(apply_flags({"retrieve.embeddings=true", "model.prefix_cache_bytes=0"}, c).ok());

@@ -86,6 +86,7 @@ TEST_F(FurtherModels, WhatBelongsToTheServiceIsRefusedByName) {
         std::pair{"[cache]\ndram_bytes = 1\n", "cache.dram_bytes"},
         std::pair{"[prompt]\ncitation = \"[{n}]\"\n", "prompt.citation"},
         std::pair{"[model]\nbackend = \"cpu\"\n", "model.backend"},
+        std::pair{"[model]\ntensor_parallel = 2\n", "model.tensor_parallel"},
         std::pair{"[model]\nname = \"n\"\n", "model.name"},
         std::pair{"[model]\nfurther = [\"a=b\"]\n", "model.further"}}) {
     const std::string path = file("bad.toml", text);
