@@ -15,6 +15,7 @@
 #include "engine/answer/decode_batch.h"
 #include "engine/cache/working_cache.h"
 #include "engine/device/device_compute.h"
+#include "engine/device/team/team_compute.h"
 #include "engine/model/benchmark_model.h"
 #include "engine/model/forward.h"
 #include "engine/residency/device_pool.h"
@@ -363,6 +364,65 @@ void offload_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     skip("decode with KV in host memory", tokens);
 }
 
+/// Measures a product whose outputs are cut over two devices, with the copies of its inputs and
+/// outputs, beside the same on one.
+void team_rows(const EngineCaseOptions& options, const SectionOutput& out) {
+  const ModelConfig& c = engine_cases(options.quick).config;
+  const auto library = take(BackendLibrary::load(backend_library_files()));
+  const DeviceReport report = library->probe();
+  const std::int64_t n = 2 * std::int64_t{c.intermediate_size}, k = c.hidden_size;
+  const std::vector<std::uint16_t> weights(static_cast<std::size_t>(n * k), 0x3c00);
+  const WeightPart part{weights.data(), n, std::nullopt};
+  for (const std::int64_t count : {1, 2}) {
+    std::vector<DeviceProperties> devices;
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto device = choose_device(report, options.device_idx + i);
+      if (device.ok()) devices.push_back(std::move(*device));
+    }
+    if (static_cast<std::int64_t>(devices.size()) < count) {
+      std::fprintf(stderr, "skipped: a product over two devices; there is one\n");
+      return out.text("team", "skipped: it needs two devices");
+    }
+    const std::shared_ptr<Compute> compute = make_team_compute(take(library->open_team(devices)));
+    const auto matrix = take(compute->pack({&part, 1}, k, DType::kBF16, WeightFormat::kBF16));
+    for (const std::int64_t rows : {1, 512}) {
+      ComputeBuffer<float> x, y;
+      check(x.reserve(compute->memory(), rows * k));
+      check(y.reserve(compute->memory(), rows * n));
+      const std::vector<float> zeros(static_cast<std::size_t>(rows * k));
+      check(compute->memory()->write(x.data(), zeros.data(),
+                                     rows * k * static_cast<std::int64_t>(sizeof(float))));
+      std::vector<double> us;
+      constexpr int kWarm = 3, kSamples = 20, kCalls = 10;
+      for (int i = 0; i < kWarm + kSamples; ++i) {
+        check(compute->synchronize());
+        const auto start = Clock::now();
+        for (int call = 0; call < kCalls; ++call)
+          check(compute->linear().product({.weights = matrix.get(),
+                                           .x = x.data(),
+                                           .rows = rows,
+                                           .ldx = k,
+                                           .bias = nullptr,
+                                           .y = y.data(),
+                                           .ldy = n}));
+        check(compute->synchronize());
+        if (i >= kWarm) us.push_back(ms_since(start) * 1e3 / kCalls);
+      }
+      const auto parts = static_cast<double>(count);
+      Row row = row_of(
+          "product on " + std::to_string(count),
+          std::to_string(rows) + " rows, " + std::to_string(n) + " outputs of " + std::to_string(k),
+          rows == 1 ? 2.0 * static_cast<double>(n * k) / parts : 0,
+          rows == 1 ? 0 : 2.0 * static_cast<double>(rows * n * k) / parts, std::move(us));
+      // The leader sends inputs in bf16 and gathers outputs in f32.
+      row.more = {{"bytes_between_devices",
+                   static_cast<double>(rows) * (parts - 1) *
+                       (2.0 * static_cast<double>(k) + 4.0 * static_cast<double>(n) / parts)}};
+      out.row(row);
+    }
+  }
+}
+
 /// Measures milliseconds until the first token of a question over cached documents, with all KV in
 /// the memory tier.
 void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
@@ -431,7 +491,8 @@ std::vector<Section> engine_sections(const EngineCaseOptions& options) {
           {"decode", 120, [options](const SectionOutput& out) { decode_rows(options, out); }},
           {"questions", 200, [options](const SectionOutput& out) { question_rows(options, out); }},
           {"retrieve", 110, [options](const SectionOutput& out) { retrieve_rows(options, out); }},
-          {"offload", 110, [options](const SectionOutput& out) { offload_rows(options, out); }}};
+          {"offload", 110, [options](const SectionOutput& out) { offload_rows(options, out); }},
+          {"team", 60, [options](const SectionOutput& out) { team_rows(options, out); }}};
 }
 
 }  // namespace quire::cuda::bench

@@ -18,8 +18,9 @@ struct EngineCaseOptions {
 
 /// Returns prefill, decode, questions over cached documents and decode steps over a part of the
 /// rows, all of them on the device or not, on random bf16 weights of Llama-3.1-8B's shape, each
-/// with its own model. Cases that do not fit the device are left out and reported. A failure ends
-/// the process with its message. Making the list uses no device.
+/// with its own model; and a product over two devices, which one device skips and says so. Cases
+/// that do not fit the device are left out and reported. A failure ends the process with its
+/// message. Making the list uses no device.
 std::vector<Section> engine_sections(const EngineCaseOptions& options);
 
 }  // namespace quire::cuda::bench

@@ -118,6 +118,9 @@ std::vector<PlannedCase> planned_engine_cases(bool quick) {
                   "cacheblend and samkv, " + std::to_string(cases.question_rounds) + " times each",
                   0.4 * cases.question_rounds * prefill_flops(c, prompt), 0,
                   2 * cases.question_rounds * cached / 5e9});
+  const double product = 2.0 * c.hidden_size * 2 * c.intermediate_size;
+  plan.push_back({"team", "a product of 1 and 512 rows, on one device and on two",
+                  4 * 230 * 512 * product, 230 * product, product / kWeightsPerS});
   return plan;
 }
 

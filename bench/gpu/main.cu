@@ -6,8 +6,7 @@
 //     --commit C, --date D  of that file
 //     --model DIR      folder of a tokenizer's files
 //     --sections A,B   those alone: ceilings, attention, rows, prefill, decode, questions,
-//     retrieve,
-//                        offload
+//                      retrieve, offload, team
 //     --quick          fewer samples, a smaller model
 //     --once           each kernel's operation a single time, for a profiler
 //     --device N, --seconds S, --dry-run
