@@ -131,13 +131,13 @@ class LlamaModel final : public Model {
       QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
           {l.output.get(), attended, n, q_dim, l.output_bias.floats(), xs, h, dtype},
           branch_.data()));
-      const DType dtype = compute_->linear().input_dtype(*l.gate_up, n);
-      QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n, dtype));
+      const DType up_dtype = compute_->linear().input_dtype(*l.gate_up, n);
+      QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n, up_dtype));
       QUIRE_RETURN_IF_ERROR(
           compute_->linear().feed_forward({.gate_up = l.gate_up.get(),
                                            .down = l.down.get(),
                                            .x = normed_.data(),
-                                           .x_dtype = dtype,
+                                           .x_dtype = up_dtype,
                                            .rows = n,
                                            .gate_up_bias = l.gate_up_bias.floats(),
                                            .down_bias = l.down_bias.floats(),

@@ -211,35 +211,35 @@ TEST(GpuRuntime, TwoGpusSendToEachOther) {
   if (report.devices.size() < 2) GTEST_SKIP() << "there is one GPU";
   auto opened = (*library)->open_team({report.devices[0], report.devices[1]});
   ASSERT_OK(opened.status());
-  constexpr std::int64_t kBytes = 1 << 20, kHalf = kBytes / 2, kOdd = 4096;
+  constexpr std::int64_t kSentBytes = 1 << 20, kHalf = kSentBytes / 2, kOdd = 4096;
   std::byte *on[2], *host = nullptr;
   for (std::size_t r = 0; r < 2; ++r) {
-    auto p = opened->devices[r]->allocate(MemoryKind::kDevice, kBytes);
+    auto p = opened->devices[r]->allocate(MemoryKind::kDevice, kSentBytes);
     ASSERT_OK(p.status());
     on[r] = static_cast<std::byte*>(*p);
   }
-  auto pinned = opened->devices[0]->allocate(MemoryKind::kPinned, kBytes);
+  auto pinned = opened->devices[0]->allocate(MemoryKind::kPinned, kSentBytes);
   ASSERT_OK(pinned.status());
   host = static_cast<std::byte*>(*pinned);
-  for (std::int64_t i = 0; i < kBytes; ++i) host[i] = std::byte(i * 7 % 251);
-  const std::vector<std::byte> sent(host, host + kBytes);
+  for (std::int64_t i = 0; i < kSentBytes; ++i) host[i] = std::byte(i * 7 % 251);
+  const std::vector<std::byte> sent(host, host + kSentBytes);
   DeviceOps& leader = *opened->devices[0];
   Communicator& team = *opened->communicator;
-  ASSERT_OK(leader.run(CopyArgs{on[0], host, kBytes}));
+  ASSERT_OK(leader.run(CopyArgs{on[0], host, kSentBytes}));
   void* const to[] = {nullptr, on[1]};
   std::byte* const whole[] = {on[0], on[1]};
-  const std::int64_t even[] = {0, kHalf, kBytes}, odd[] = {0, kOdd, kBytes};
+  const std::int64_t even[] = {0, kHalf, kSentBytes}, odd[] = {0, kOdd, kSentBytes};
   const Communicator::Part parts[] = {{}, {on[1] + kHalf, on[0], kHalf}};
   for (int round = 0; round < 5; ++round) {
-    ASSERT_OK(team.broadcast(on[0], to, kBytes));
+    ASSERT_OK(team.broadcast(on[0], to, kSentBytes));
     ASSERT_OK(team.all_gather(whole, even));
     ASSERT_OK(team.all_gather(whole, odd));
   }
   ASSERT_OK(team.gather(parts));
-  ASSERT_OK(leader.run(CopyArgs{host, on[0], kBytes}));
+  ASSERT_OK(leader.run(CopyArgs{host, on[0], kSentBytes}));
   ASSERT_OK(leader.synchronize());
   ASSERT_OK(team.status());
-  for (std::int64_t i = 0; i < kBytes; ++i)
+  for (std::int64_t i = 0; i < kSentBytes; ++i)
     ASSERT_EQ(host[i], sent[static_cast<std::size_t>(i < kHalf ? kHalf + i : i)]) << i;
   ASSERT_OK(opened->devices[1]->synchronize());
   ASSERT_OK(leader.release(MemoryKind::kPinned, host));
