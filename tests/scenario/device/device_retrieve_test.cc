@@ -259,8 +259,8 @@ class ChosenPagesTest : public ::testing::Test {
       std::vector<float> outs;
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
         std::ranges::copy(query_of(layer, n), query.data());
-        RetrieveStep step{layer,  query.data(), position,   &cache,
-                          kHeads, kDim,         out.data(), compute.get()};
+        RetrieveStep step{layer, query.data(), position,    &cache,       kHeads,
+                          kDim,  out.data(),   DType::kF32, compute.get()};
         const Status s = retriever->attend(step);
         EXPECT_TRUE(s.ok()) << s.to_string();
         const Status ran = compute->synchronize();

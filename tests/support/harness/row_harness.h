@@ -79,8 +79,8 @@ class RowSequence {
 
   RetrieveStep step(std::int32_t layer, const std::vector<float>& query, std::vector<float>& out) {
     out.assign(kQuery, NAN);
-    return {layer,  query.data(), num_rows() - 1, &cache_,
-            kHeads, kDim,         out.data(),     &host_compute()};
+    return {layer, query.data(), num_rows() - 1, &cache_,        kHeads,
+            kDim,  out.data(),   DType::kF32,    &host_compute()};
   }
 
   /// Returns the products of a query with every row's key of one head, over sqrt(head_dim).

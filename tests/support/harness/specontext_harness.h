@@ -120,7 +120,8 @@ class HeadDecoding {
   }
   RetrieveStep step(std::int32_t layer, const std::vector<float>& q, std::int32_t position,
                     std::vector<float>& out) const {
-    return {layer, q.data(), position, &cache_, kHeads, kDim, out.data(), &host_compute()};
+    return {layer, q.data(),   position,    &cache_,        kHeads,
+            kDim,  out.data(), DType::kF32, &host_compute()};
   }
   std::int32_t last_position() const { return next_position_ - 1; }
   const WorkingCache& cache() const { return cache_; }

@@ -61,8 +61,8 @@ class Sequence {
 
   RetrieveStep step(std::int32_t layer, const std::vector<float>& query, std::vector<float>& out) {
     out.assign(kQuery, NAN);
-    return {layer,  query.data(), next_position() - 1, &cache_,
-            kHeads, kDim,         out.data(),          &host_compute()};
+    return {layer, query.data(), next_position() - 1, &cache_,        kHeads,
+            kDim,  out.data(),   DType::kF32,         &host_compute()};
   }
 
  private:
