@@ -67,7 +67,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "device", device, 0, 1024, "accelerator number"),
       QUIRE_SETTING(model, "tensor_parallel", tensor_parallel, 1, 64,
                     "GPUs from model.device on that the outputs of every matrix are cut over; "
-                    "results and stored KV do not depend on it"),
+                    "stored KV stays valid at any number"),
       QUIRE_SETTING(
           model, "max_model_len", max_model_len, 0, 1e7,
           "longest prompt and answer together, at most the model's own window; 0: that window"),

@@ -15,8 +15,8 @@ namespace quire {
 ///
 /// A product: the leader broadcasts x in the dtype that products read, every rank multiplies its
 /// outputs, and the leader gathers and joins them. The inputs of a sum are never cut, and sums are
-/// divided as those of the whole matrix, so the outputs do not depend on the number of ranks
-/// (docs/architecture.md names where a library may round otherwise).
+/// divided as those of the whole matrix, so the outputs do not depend on the number of ranks, but
+/// where cuBLASLt rounds otherwise (docs/architecture.md).
 ///
 /// The feed-forward part: gate and up outputs stay where they are, SwiGLU runs on every rank, and
 /// all ranks gather the activated channels, in the dtype that `down` reads.
