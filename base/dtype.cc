@@ -49,4 +49,27 @@ float f16_to_f32(std::uint16_t x) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
+float e4m3_to_f32(std::uint8_t bits) {
+  const std::uint32_t low = bits & 0x7Fu;
+  if (low == 0x7F) return std::bit_cast<float>(0x7FC00000u);
+  // In the place of an f32's exponent and fraction the value is 2^-120 times as large.
+  return std::bit_cast<float>((bits & 0x80u) << 24 | low << 20) * 0x1p120f;
+}
+
+std::uint8_t f32_to_e4m3(float x) {
+  const auto u = std::bit_cast<std::uint32_t>(x);
+  const auto sign = static_cast<std::uint8_t>((u >> 24) & 0x80u);
+  const std::uint32_t abs = u & 0x7fffffffu;
+  if (abs > 0x7f800000u) return static_cast<std::uint8_t>(sign | 0x7fu);
+  constexpr std::uint32_t kLargest = 0x43e00000u, kLeastNormal = 0x3c800000u;  // 448, 2^-6
+  if (abs >= kLargest) return static_cast<std::uint8_t>(sign | 0x7eu);
+  if (abs < kLeastNormal) {
+    // Adding 2^14 leaves multiples of 2^-9 in the fraction, rounded to nearest even.
+    const float shifted = std::bit_cast<float>(abs) + 0x1p14f;
+    return static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) & 0xffu));
+  }
+  const std::uint32_t rounded = abs + 0x7ffffu + ((abs >> 20) & 1u);
+  return static_cast<std::uint8_t>(sign | ((rounded - 0x3c000000u) >> 20));
+}
+
 }  // namespace quire

@@ -11,13 +11,18 @@
 
 namespace quire {
 
-enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2, kI8 = 3 };
+/// kF8 is E4M3 (e4m3_to_f32()), for KV in a device's memory alone.
+enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2, kI8 = 3, kF8 = 4 };
 
 constexpr std::size_t dtype_bytes(DType t) {
-  return t == DType::kF32 ? 4 : t == DType::kI8 ? 1 : 2;
+  return t == DType::kF32 ? 4 : t == DType::kI8 || t == DType::kF8 ? 1 : 2;
 }
 constexpr std::string_view dtype_name(DType t) {
-  return t == DType::kF32 ? "f32" : t == DType::kF16 ? "f16" : t == DType::kBF16 ? "bf16" : "i8";
+  return t == DType::kF32    ? "f32"
+         : t == DType::kF16  ? "f16"
+         : t == DType::kBF16 ? "bf16"
+         : t == DType::kI8   ? "i8"
+                             : "f8";
 }
 /// Accepts f32, f16, bf16, i8 and the long names float32, float16, bfloat16, int8.
 Result<DType> parse_dtype(std::string_view name);
@@ -35,6 +40,13 @@ inline float bf16_to_f32(std::uint16_t x) {
 std::uint16_t f32_to_f16(float x);
 float f16_to_f32(std::uint16_t x);
 
+/// Returns the value of a float of eight bits: sign, four bits of exponent with bias 7, three of
+/// fraction; no infinities, and not a number where all of the lower seven are set (E4M3 of
+/// Micikevicius et al., "FP8 Formats for Deep Learning", 2022, section 3).
+float e4m3_to_f32(std::uint8_t bits);
+/// Rounds to nearest even. Values past 448, the largest, become it; NaN stays NaN.
+std::uint8_t f32_to_e4m3(float x);
+
 inline float load_f32(const void* base, DType t, std::int64_t i) {
   switch (t) {
     case DType::kF32:
@@ -45,6 +57,8 @@ inline float load_f32(const void* base, DType t, std::int64_t i) {
       return bf16_to_f32(static_cast<const std::uint16_t*>(base)[i]);
     case DType::kI8:
       return static_cast<float>(static_cast<const std::int8_t*>(base)[i]);
+    case DType::kF8:
+      return e4m3_to_f32(static_cast<const std::uint8_t*>(base)[i]);
   }
   return 0;
 }
@@ -61,6 +75,9 @@ inline void store_f32(void* base, DType t, std::int64_t i, float x) {
       return;
     case DType::kI8:
       static_cast<std::int8_t*>(base)[i] = static_cast<std::int8_t>(x);
+      return;
+    case DType::kF8:
+      static_cast<std::uint8_t*>(base)[i] = f32_to_e4m3(x);
       return;
   }
 }

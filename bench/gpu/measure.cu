@@ -32,6 +32,8 @@ __global__ void fill(void* out, std::int64_t n, DType dtype) {
       case DType::kI8:
         static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>(x * 127.0f);
         break;
+      case DType::kF8:
+        break;
     }
   }
 }

@@ -218,6 +218,7 @@ std::int64_t first_not_finite(const WeightTensor& t) {
       return first_not_finite(static_cast<const std::uint16_t*>(t.data), t.num_elements,
                               std::uint16_t{0x7f80});
     case DType::kI8:
+    case DType::kF8:
       break;
   }
   return -1;

@@ -108,6 +108,7 @@ Status with_element(DType dtype, const char* field, Fn fn) {
     case DType::kBF16:
       return fn(BF16{});
     case DType::kI8:
+    case DType::kF8:
       break;
   }
   return Status::invalid(field, "CUDA kernels take f32, f16 or bf16 here");

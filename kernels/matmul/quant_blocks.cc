@@ -256,13 +256,6 @@ Expand expand_of(BlockType type) {
 
 }  // namespace
 
-float e4m3_to_f32(std::uint8_t bits) {
-  const std::uint32_t low = bits & 0x7Fu;
-  if (low == 0x7F) return std::bit_cast<float>(0x7FC00000u);
-  // In the place of an f32's exponent and fraction the value is 2^-120 times as large.
-  return std::bit_cast<float>((bits & 0x80u) << 24 | low << 20) * 0x1p120f;
-}
-
 std::int64_t block_weights(BlockType type) { return layout(type).weights; }
 std::int64_t block_bytes(BlockType type) { return layout(type).bytes; }
 std::string_view block_type_name(BlockType type) { return layout(type).name; }

@@ -26,11 +26,6 @@ enum class BlockType : std::uint8_t {
 inline constexpr int kNumGgmlTypes = 11;  ///< the first ones
 inline constexpr int kNumBlockTypes = 12;
 
-/// Returns the value of a float of eight bits: sign, four bits of exponent with bias 7, three of
-/// fraction; no infinities, and not a number where all of the lower seven are set (E4M3 of
-/// Micikevicius et al., "FP8 Formats for Deep Learning", 2022, section 3).
-float e4m3_to_f32(std::uint8_t bits);
-
 /// Returns the number of weights of a block: 32 or 256.
 std::int64_t block_weights(BlockType type);
 /// Returns the number of bytes of a block.

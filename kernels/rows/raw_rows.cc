@@ -32,6 +32,7 @@ void widen(const std::byte* from, DType dtype, std::int64_t n, float* to) {
     }
     case DType::kF32:
     case DType::kI8:
+    case DType::kF8:
       for (std::int64_t i = 0; i < n; ++i) to[i] = load_f32(from, dtype, i);
   }
 }

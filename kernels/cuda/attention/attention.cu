@@ -40,6 +40,7 @@ Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream) {
     case DType::kBF16:
       return decode_attention_bf16(args, stream);
     case DType::kI8:
+    case DType::kF8:
       break;
   }
   return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
@@ -61,6 +62,7 @@ Status prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream) 
       return prefill_attention_bf16(args, stream);
     case DType::kF32:
     case DType::kI8:
+    case DType::kF8:
       break;
   }
   return Status::invalid("kv.dtype",
