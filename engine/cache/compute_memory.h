@@ -20,6 +20,7 @@ namespace quire {
 enum class MemoryPlace : std::uint8_t {
   kDevice,  ///< device memory, which the host does not address
   kPinned,  ///< pinned host memory that the device addresses across a bus
+  kPages,   ///< device memory for whole pages of KV (Compute::page_memory()), read as such only
 };
 
 /// ComputeMemory is the memory of a device whose work is enqueued and runs later. The host may read

@@ -1,6 +1,5 @@
 #include "engine/cache/kv_table.h"
 
-#include <cstddef>
 #include <utility>
 
 namespace quire {
@@ -29,7 +28,7 @@ Status KvTable::reserve(std::int64_t rows) {
   if (pages_ != nullptr) outgrown_.push_back(std::exchange(pages_, nullptr));
   positions_ = nullptr;
   room_ = 0;
-  forget();
+  rows_ = num_pages_ = 0;
   QUIRE_ASSIGN_OR_RETURN(void* const memory,
                          memory_.allocate(room_bytes(room), MemoryPlace::kDevice));
   pages_ = static_cast<const void**>(memory);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/status.h"
@@ -27,9 +29,21 @@ class KvTable {
 
   /// Forgets positions of rows from `row` on, or pages from `page` on: they were removed or others
   /// came in their place. Rows that are appended need no call.
-  void forget_rows(std::int64_t row) { rows_ = std::min(rows_, row); }
-  void forget_pages(std::int64_t page) { num_pages_ = std::min(num_pages_, page); }
-  void forget() { rows_ = num_pages_ = 0; }
+  void forget_rows(std::int64_t row) {
+    rows_ = std::min(rows_, row);
+    for (const auto& other : others_)
+      if (other != nullptr) other->forget_rows(row);
+  }
+  void forget_pages(std::int64_t page) {
+    num_pages_ = std::min(num_pages_, page);
+    for (const auto& other : others_)
+      if (other != nullptr) other->forget_pages(page);
+  }
+  void forget() {
+    rows_ = num_pages_ = 0;
+    for (const auto& other : others_)
+      if (other != nullptr) other->forget();
+  }
 
   /// Makes room for so many rows; what was known is forgotten if the table must move. Errors:
   /// kResourceExhausted, kDeviceLost (the table is empty then).
@@ -41,11 +55,20 @@ class KvTable {
     num_pages_ = std::max(num_pages_, (rows + kPageTokens - 1) / kPageTokens);
   }
 
+  bool has_room(std::int64_t rows) const { return rows <= room_; }
   std::int64_t known_rows() const { return rows_; }
   std::int64_t known_pages() const { return num_pages_; }
   /// Device memory, [room].
   const void** pages() { return pages_; }
   std::int32_t* positions() { return positions_; }
+
+  /// Returns the table of another device that has a share of each page, number `i` of them. It is
+  /// made when it is first asked for, in `memory`, which must outlive this table.
+  KvTable& other(std::size_t i, ComputeMemory& memory) {
+    while (others_.size() <= i) others_.push_back(nullptr);
+    if (others_[i] == nullptr) others_[i] = std::make_unique<KvTable>(memory);
+    return *others_[i];
+  }
 
  private:
   ComputeMemory& memory_;
@@ -55,6 +78,7 @@ class KvTable {
   /// Tables that became too small. Enqueued work may read them, and releasing one would wait for
   /// it in the middle of a pass. Each is half as large as the next one at most.
   std::vector<const void**> outgrown_;
+  std::vector<std::unique_ptr<KvTable>> others_;
 };
 
 }  // namespace quire

@@ -73,7 +73,7 @@ Result<void*> PagePool::take(Tier& tier) {
                                (host ? " of the host's memory (model.host_cache_bytes)" : ""));
     }
     auto slab = std::make_unique<Slab>(pages * page, memory_.get(),
-                                       host ? MemoryPlace::kPinned : MemoryPlace::kDevice);
+                                       host ? MemoryPlace::kPinned : MemoryPlace::kPages);
     if (slab->data == nullptr) {
       return Status::exhausted(
           (memory_ != nullptr && !host ? std::string("the device") : std::string("the system")) +

@@ -345,8 +345,8 @@ Status WorkingCache::gather_kept(std::int32_t layer_idx,
                      room_pages = pages_for(std::min(kTurn, static_cast<std::int64_t>(most)));
   ComputeMemory& memory = *pool_->memory();
   QUIRE_ASSIGN_OR_RETURN(void* const given,
-                         memory.allocate(room_pages * bytes, MemoryPlace::kDevice));
-  const auto release = [&memory](void* p) { memory.release(p, MemoryPlace::kDevice); };
+                         memory.allocate(room_pages * bytes, MemoryPlace::kPages));
+  const auto release = [&memory](void* p) { memory.release(p, MemoryPlace::kPages); };
   const std::unique_ptr<void, decltype(release)> room(given, release);
   std::vector<void*> pages;
   for (std::int64_t page = 0; page < room_pages; ++page)

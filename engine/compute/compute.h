@@ -75,6 +75,17 @@ class Compute {
   virtual Result<std::int64_t> share_budget(const char* /*setting*/) {
     return std::numeric_limits<std::int64_t>::max();
   }
+  /// Returns the memory for pages of KV (MemoryPlace::kPages) that attention() and kv() take:
+  /// memory(), or with splits_kv() one that cuts each page over the devices. That one is made once,
+  /// for pages [num_kv_heads] of so many bytes a head, and twins share it. Errors: kInvalidArgument
+  /// (pages of another shape).
+  virtual Result<std::shared_ptr<ComputeMemory>> page_memory(std::int32_t /*num_kv_heads*/,
+                                                             std::int64_t /*head_bytes*/) {
+    return memory();
+  }
+  /// Returns whether each device has pages and attention of some KV heads alone. Then retrievers
+  /// find no pages on the first device: choice() and lists in memory do not work.
+  virtual bool splits_kv() const { return false; }
   /// Makes a Compute that shares the weights and may run concurrently with this one.
   virtual std::shared_ptr<Compute> twin() const = 0;
   Status synchronize() const { return quire::synchronize(memory().get()); }

@@ -21,7 +21,7 @@ namespace {
 class DeviceCompute final : public Compute {
  public:
   /// Twins share `memory`, `shared` and `tables`.
-  DeviceCompute(std::shared_ptr<DeviceMemory> memory, std::shared_ptr<const SharedMatrices> shared,
+  DeviceCompute(std::shared_ptr<DeviceMemory> memory, std::shared_ptr<const DeviceShares> shared,
                 std::shared_ptr<DeviceTables> tables, std::string name)
       : name_(std::move(name)),
         memory_(std::move(memory)),
@@ -35,7 +35,10 @@ class DeviceCompute final : public Compute {
         kv_(memory_, tables_, linear_, stage_),
         choice_(memory_, tables_, stage_),
         fetch_(memory_) {
-    if (shared_ != nullptr) shared_linear_ = shared_->linear(linear_);
+    if (shared_ == nullptr) return;
+    shared_linear_ = shared_->linear(linear_);
+    shared_attention_ = shared_->attention(attention_);
+    shared_kv_ = shared_->kv(kv_, linear_);
   }
 
   std::string name() const override { return name_; }
@@ -44,6 +47,11 @@ class DeviceCompute final : public Compute {
     return std::make_shared<DeviceCompute>(memory_, shared_, tables_, name_);
   }
   std::int64_t devices() const override { return shared_ == nullptr ? 1 : shared_->devices(); }
+  bool splits_kv() const override { return shared_ != nullptr && shared_->splits_kv(); }
+  Result<std::shared_ptr<ComputeMemory>> page_memory(std::int32_t num_kv_heads,
+                                                     std::int64_t head_bytes) override {
+    return splits_kv() ? shared_->page_memory(num_kv_heads, head_bytes) : memory();
+  }
   Result<std::int64_t> share_budget(const char* setting) override {
     return shared_ == nullptr ? Compute::share_budget(setting) : shared_->share_budget(setting);
   }
@@ -65,15 +73,26 @@ class DeviceCompute final : public Compute {
     return ComputeValues{std::move(data), count_of(values)};
   }
   Result<std::shared_ptr<const void>> register_rope(const RopeTable& table) override {
-    return tables_->add(table);
+    if (!splits_kv()) return tables_->add(table);
+    using Both = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+    Both both;
+    QUIRE_ASSIGN_OR_RETURN(both.first, tables_->add(table));
+    QUIRE_ASSIGN_OR_RETURN(both.second, shared_->register_rope(table));
+    return std::shared_ptr<const void>(std::make_shared<const Both>(std::move(both)));
   }
 
   LinearOps& linear() override {
     if (shared_linear_ != nullptr) return *shared_linear_;
     return linear_;
   }
-  AttentionOps& attention() override { return attention_; }
-  KvOps& kv() override { return kv_; }
+  AttentionOps& attention() override {
+    if (shared_attention_ != nullptr) return *shared_attention_;
+    return attention_;
+  }
+  KvOps& kv() override {
+    if (shared_kv_ != nullptr) return *shared_kv_;
+    return kv_;
+  }
   ChoiceOps& choice() override { return choice_; }
   FetchOps& fetch() override { return fetch_; }
 
@@ -98,7 +117,7 @@ class DeviceCompute final : public Compute {
  private:
   const std::string name_;
   const std::shared_ptr<DeviceMemory> memory_;
-  const std::shared_ptr<const SharedMatrices> shared_;
+  const std::shared_ptr<const DeviceShares> shared_;
   const std::shared_ptr<DeviceTables> tables_;
   /// All families share it: a stage starts over where it finds the device idle, which only the
   /// first operation of a step does, and equal steps must put their arguments at equal addresses.
@@ -108,7 +127,9 @@ class DeviceCompute final : public Compute {
   DeviceLinear linear_;
   std::unique_ptr<LinearOps> shared_linear_;  ///< or null
   DeviceAttention attention_;
+  std::unique_ptr<AttentionOps> shared_attention_;  ///< or null
   DeviceKv kv_;
+  std::unique_ptr<KvOps> shared_kv_;  ///< or null
   DeviceChoice choice_;
   FetchStream fetch_;
 };
@@ -164,7 +185,7 @@ std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> op
 }
 
 std::shared_ptr<Compute> make_device_compute(std::shared_ptr<DeviceMemory> memory, std::string name,
-                                             std::shared_ptr<const SharedMatrices> shared) {
+                                             std::shared_ptr<const DeviceShares> shared) {
   auto tables = std::make_shared<DeviceTables>(memory);
   return std::make_shared<DeviceCompute>(std::move(memory), std::move(shared), std::move(tables),
                                          std::move(name));

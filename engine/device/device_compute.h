@@ -28,15 +28,18 @@ std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> op
                                              std::string name = "cuda",
                                              std::shared_ptr<PinnedValues> values = nullptr);
 
+class DeviceAttention;
+class DeviceKv;
 class DeviceLinear;
 class DeviceMemory;
 
-/// SharedMatrices has a share of every matrix on each of several devices, and multiplies with them
-/// (team/team_compute.h). Twins of a Compute share it. Threads: any, for all but what linear()
-/// returned.
-class SharedMatrices {
+/// DeviceShares has a share of every matrix on each of several devices, and multiplies with them;
+/// with splits_kv() each has pages of some KV heads, too, and attends with those
+/// (team/team_compute.h). Twins of a Compute share it. Threads: any, for all but the operations
+/// that it returned.
+class DeviceShares {
  public:
-  virtual ~SharedMatrices() = default;
+  virtual ~DeviceShares() = default;
   /// As those of Compute.
   virtual std::int64_t devices() const = 0;
   virtual Result<std::int64_t> share_budget(const char* setting) const = 0;
@@ -49,10 +52,20 @@ class SharedMatrices {
   /// Makes the operations on activations of the first device. `leader`, which must outlive them,
   /// does what is no product.
   virtual std::unique_ptr<LinearOps> linear(DeviceLinear& leader) const = 0;
+  virtual bool splits_kv() const = 0;
+  /// Make the operations on KV that is cut over the devices; null without splits_kv(). `leader` and
+  /// `linear`, of the first device, must outlive them.
+  virtual std::unique_ptr<AttentionOps> attention(DeviceAttention& leader) const = 0;
+  virtual std::unique_ptr<KvOps> kv(DeviceKv& leader, LinearOps& linear) const = 0;
+  /// As Compute::page_memory(), with splits_kv() alone.
+  virtual Result<std::shared_ptr<ComputeMemory>> page_memory(std::int32_t num_kv_heads,
+                                                             std::int64_t head_bytes) const = 0;
+  /// Registers the table on all devices but the first, for as long as the returned object lives.
+  virtual Result<std::shared_ptr<const void>> register_rope(const RopeTable& table) const = 0;
 };
 
 /// Makes a Compute of this memory's device, whose products are those of `shared`; null: its own.
 std::shared_ptr<Compute> make_device_compute(std::shared_ptr<DeviceMemory> memory, std::string name,
-                                             std::shared_ptr<const SharedMatrices> shared);
+                                             std::shared_ptr<const DeviceShares> shared);
 
 }  // namespace quire

@@ -97,7 +97,7 @@ class DeviceMemory final : public ComputeMemory {
 
  private:
   static cuda::MemoryKind kind_of(MemoryPlace place) {
-    return place == MemoryPlace::kDevice ? cuda::MemoryKind::kDevice : cuda::MemoryKind::kPinned;
+    return place == MemoryPlace::kPinned ? cuda::MemoryKind::kPinned : cuda::MemoryKind::kDevice;
   }
   struct Freed {
     cuda::MemoryKind kind;
