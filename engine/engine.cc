@@ -194,11 +194,17 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   // What stays "on the device" of a CPU is where it was: a limit would only make requests wait for
   // each other.
   std::int64_t retrieved = std::max<std::int64_t>(0, options.device_cache_bytes), host = 0;
+  facts.split_kv = model_->compute().splits_kv();
   if (memory != nullptr) {
     retrieved = info_.device_memory->retrieved_bytes;
-    host = options.host_cache_bytes < 0 ? available_memory() / 4 : options.host_cache_bytes;
+    host = facts.split_kv                 ? 0
+           : options.host_cache_bytes < 0 ? available_memory() / 4
+                                          : options.host_cache_bytes;
   }
-  pool_ = std::make_unique<PagePool>(page, budget, memory, host);
+  QUIRE_ASSIGN_OR_RETURN(
+      std::shared_ptr<ComputeMemory> page_memory,
+      model_->compute().page_memory(page.num_kv_heads, page.page_bytes() / page.num_kv_heads));
+  pool_ = std::make_unique<PagePool>(page, budget, std::move(page_memory), host);
   const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4
                                                            : options.prefix_cache_bytes;
   if (kept > 0) prefixes_ = std::make_unique<PrefixCache>(*pool_, config.num_layers, kept);
@@ -237,18 +243,39 @@ Status EngineImpl::make_core(const EngineOptions& options) {
 
 /// The weights are loaded: what the device has left is shared out.
 Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& page) {
-  ComputeMemory& memory = *model_->compute().memory();
+  Compute& compute = model_->compute();
+  ComputeMemory& memory = *compute.memory();
   constexpr const char* kSetting = "model.working_cache_bytes";
-  QUIRE_RETURN_IF_ERROR(memory.budget(options.working_cache_bytes, kSetting).status());
+  // The first device has so many of the heads of all KV, and no other one has more.
+  const bool split = compute.splits_kv();
+  const std::int64_t heads = page.num_kv_heads,
+                     its_heads = (heads + compute.devices() - 1) / compute.devices(),
+                     wanted = split ? options.working_cache_bytes / heads * its_heads
+                                    : options.working_cache_bytes;
+  if (split) QUIRE_RETURN_IF_ERROR(check_split_caches(options));
+  QUIRE_RETURN_IF_ERROR(memory.budget(wanted, kSetting).status());
   QUIRE_ASSIGN_OR_RETURN(const std::int64_t left, memory.budget(0, kSetting));
   const MemoryRequest wishes{.model = model_->config(),
                              .window = core_.facts.window,
                              .kv_row_bytes = page.page_bytes() / kPageTokens,
-                             .cache_bytes = options.working_cache_bytes,
-                             .retrieved_bytes = options.device_cache_bytes,
+                             .cache_bytes = wanted,
+                             .retrieved_bytes = split ? 0 : options.device_cache_bytes,
                              .chunk_tokens = options.prefill_chunk_tokens,
-                             .devices = model_->compute().devices()};
-  QUIRE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(left, wishes));
+                             .devices = compute.devices(),
+                             .split_kv = split};
+  QUIRE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(left, wishes));
+  if (split) {
+    // The others compute with parts of what the first one does.
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t theirs, compute.share_budget(kSetting));
+    const std::int64_t most = std::max<std::int64_t>(0, theirs - plan.compute_bytes);
+    if (wanted > most)
+      return Status(Code::kResourceExhausted,
+                    "model.working_cache_bytes asks for " + std::to_string(wanted) +
+                        " bytes on each GPU, and one of them has " + std::to_string(most) +
+                        " left; lower it",
+                    kSetting);
+    plan.cache_bytes = std::min(plan.cache_bytes, most) / its_heads * heads;
+  }
   info_.device_memory = plan;
   if (plan.means_bytes > 0)
     means_ = std::make_unique<ResidentMeans>(model_->compute(), model_->rope(), plan.means_bytes);

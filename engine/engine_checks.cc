@@ -51,6 +51,17 @@ Status check_engine_options(const EngineOptions& o) {
   return {};
 }
 
+Status check_split_caches(const EngineOptions& o) {
+  const auto refuse = [](const char* setting) {
+    return Status::invalid(setting, std::string("with model.split_kv no request keeps rows apart "
+                                                "from the others: leave ") +
+                                        setting + " out");
+  };
+  if (o.device_cache_bytes > 0) return refuse("model.device_cache_bytes");
+  if (o.host_cache_bytes > 0) return refuse("model.host_cache_bytes");
+  return {};
+}
+
 Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer,
                        const PromptFormat& format) {
   if (tokenizer.vocab_size() > config.vocab_size) {

@@ -22,6 +22,10 @@ Result<WeightFormat> parse_weights(const std::string& name, bool quantised);
 /// Checks the range of each numeric option. Errors: kInvalidArgument, naming the setting.
 Status check_engine_options(const EngineOptions& options);
 
+/// Checks that nothing is asked for what retrievers keep, who have nothing to do where KV is cut
+/// over several devices (Compute::splits_kv()). Errors: kInvalidArgument, naming the setting.
+Status check_split_caches(const EngineOptions& options);
+
 /// Checks that the model's vocabulary has every id that may begin a prompt or end an answer.
 /// Errors: kInvalidArgument, field tokenizer.
 Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer,

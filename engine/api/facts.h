@@ -34,6 +34,8 @@ struct EngineFacts {
   StableLayers stable_layers;      ///< calibrated, or the default
   SelectionHeads selection_heads;  ///< calibrated; empty: they are not
   bool retrieval_head = false;     ///< a retrieval head is loaded
+  /// KV is cut over several devices by head (Compute::splits_kv()): a step attends to all rows.
+  bool split_kv = false;
   /// Context window of a draft that can choose rows instead of a retrieval head, on the host, in
   /// the model's tokens. 0: no such draft.
   std::int64_t draft_window = 0;

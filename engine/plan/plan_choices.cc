@@ -68,8 +68,9 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
 }
 
 /// Returns why `auto` must attend densely, if so.
-std::string dense_because(const QueryPlan& qp) {
+std::string dense_because(const EngineFacts& facts, const QueryPlan& qp) {
   const Plan& plan = qp.plan;
+  if (facts.split_kv) return "KV is cut over several GPUs (model.split_kv)";
   const auto compressor = compressors().make(plan.compress, plan.options);
   if (compressor.ok() && (*compressor)->drops_rows())
     return "compression drops rows, there is nothing to choose from";
@@ -112,7 +113,7 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   QUIRE_ASSIGN_OR_RETURN(const AutoDecodeOptions asked,
                          auto_decode_options().parse(plan.options, "cache.options"));
   input.budget = asked.budget;
-  input.dense_because = dense_because(qp);
+  input.dense_because = dense_because(facts, qp);
   input.head = facts.retrieval_head;
   input.device = facts.device;
   std::vector<std::string> names;

@@ -50,10 +50,23 @@ Status check_head(const EngineFacts& facts, const QueryRequest& request) {
                              ": take freekv, or name a head in model.retrieval_head_path");
 }
 
+/// A retriever looks for rows where all heads of a page are.
+Status check_split(const EngineFacts& facts, const QueryRequest& request) {
+  if (!facts.split_kv || request.cache.decode == "auto") return {};
+  QUIRE_ASSIGN_OR_RETURN(const auto retriever,
+                         retrievers().make(request.cache.decode, request.cache.options));
+  if (retriever->traits().attends_all) return {};
+  return Status::invalid("cache.decode",
+                         "the KV of this service is cut over several GPUs "
+                         "(model.split_kv), where " +
+                             request.cache.decode + " cannot choose rows: take dense or auto");
+}
+
 }  // namespace
 
 Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate(request.cache));
+  QUIRE_RETURN_IF_ERROR(check_split(facts, request));
   QUIRE_RETURN_IF_ERROR(check_head(facts, request));
   QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size, facts.stop_ids));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));

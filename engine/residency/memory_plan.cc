@@ -53,7 +53,13 @@ std::int64_t compute_bytes(const MemoryRequest& w, std::int32_t chunk_tokens,
                                                (kLogitRows + decode_rows) * c.vocab_size) +
                                           piece * wide
                                     : 0;
-  return (of_pass + of_model + logits + partial + gathered) *
+  // What it broadcasts and gathers of KV and attention: new rows, outputs, scores, and all rows of
+  // a layer for the statistics of ingest.
+  const std::int64_t split = w.split_kv ? rows * (q + 2 * kv) + c.num_kv_heads * w.window +
+                                              2 * w.window * w.kv_row_bytes /
+                                                  static_cast<std::int64_t>(sizeof(float))
+                                        : 0;
+  return (of_pass + of_model + logits + partial + gathered + split) *
              static_cast<std::int64_t>(sizeof(float)) +
          copies + hooks + kScratch;
 }

@@ -19,6 +19,7 @@ struct MemoryRequest {
   std::int64_t retrieved_bytes = -1;
   std::int32_t chunk_tokens = 0;  ///< tokens of a prompt's chunk; 0: chosen by the plan
   std::int64_t devices = 1;       ///< that matrices are cut over; this is the first one
+  bool split_kv = false;          ///< KV is cut over them, too
 };
 
 struct MemoryPlan {
