@@ -364,8 +364,55 @@ void offload_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     skip("decode with KV in host memory", tokens);
 }
 
+/// Measures the attention of one decode row whose KV is cut over the devices of `compute`, with the
+/// copies of its query and outputs.
+void split_attention_row(const ModelConfig& c, Compute& compute, std::int64_t count,
+                         const SectionOutput& out) {
+  constexpr std::int64_t kRows = 32768;
+  const PageFormat format{c.num_kv_heads, c.head_dim, DType::kBF16};
+  PagePool pool(format, 0,
+                take(compute.page_memory(c.num_kv_heads, format.page_bytes() / c.num_kv_heads)));
+  WorkingCache cache(pool, 1);
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(kRows));
+  std::iota(positions.begin(), positions.end(), 0);
+  check(cache.add_rows(0, positions).status());
+  const std::int64_t width = std::int64_t{c.num_heads} * c.head_dim;
+  ComputeBuffer<float> q, y;
+  check(q.reserve(compute.memory(), width));
+  check(y.reserve(compute.memory(), width));
+  const std::vector<float> zeros(static_cast<std::size_t>(width));
+  check(compute.memory()->write(q.data(), zeros.data(),
+                                width * static_cast<std::int64_t>(sizeof(float))));
+  const SequenceAttention sequence{.kv = cache.view(0), .position = kRows - 1};
+  std::vector<double> us;
+  constexpr int kWarm = 3, kSamples = 20, kCalls = 10;
+  for (int i = 0; i < kWarm + kSamples; ++i) {
+    check(compute.synchronize());
+    const auto start = Clock::now();
+    for (int call = 0; call < kCalls; ++call)
+      check(compute.attention().attend_each({.q = q.data(),
+                                             .query_positions = nullptr,
+                                             .rows = 1,
+                                             .ldq = width,
+                                             .num_heads = c.num_heads,
+                                             .scale = 0.1f,
+                                             .kv = sequence.kv,
+                                             .out = y.data(),
+                                             .ldo = width,
+                                             .lse = nullptr},
+                                            {&sequence, 1}, DType::kF32));
+    check(compute.synchronize());
+    if (i >= kWarm) us.push_back(ms_since(start) * 1e3 / kCalls);
+  }
+  out.row(row_of(
+      "decode attention on " + std::to_string(count),
+      "KV of " + std::to_string(kRows) + " rows cut by head",
+      static_cast<double>(kRows / kPageTokens * format.page_bytes()) / static_cast<double>(count),
+      0, std::move(us)));
+}
+
 /// Measures a product whose outputs are cut over two devices, with the copies of its inputs and
-/// outputs, beside the same on one.
+/// outputs, and attention whose KV is cut over them, beside the same on one.
 void team_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   const ModelConfig& c = engine_cases(options.quick).config;
   const auto library = take(BackendLibrary::load(backend_library_files()));
@@ -383,7 +430,9 @@ void team_rows(const EngineCaseOptions& options, const SectionOutput& out) {
       std::fprintf(stderr, "skipped: a product over two devices; there is one\n");
       return out.text("team", "skipped: it needs two devices");
     }
-    const std::shared_ptr<Compute> compute = make_team_compute(take(library->open_team(devices)));
+    const std::shared_ptr<Compute> compute = make_team_compute(take(library->open_team(devices)),
+                                                               "cuda", nullptr, {.split_kv = true});
+    split_attention_row(c, *compute, count, out);
     const auto matrix = take(compute->pack({&part, 1}, k, DType::kBF16, WeightFormat::kBF16));
     for (const std::int64_t rows : {1, 512}) {
       ComputeBuffer<float> x, y;

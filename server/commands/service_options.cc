@@ -139,8 +139,17 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
 }
 
 Result<cuda::BackendChoice> backend_choice(const Config& c) {
-  return cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(),
-                              cuda::backend_library_files(), c.model.tensor_parallel);
+  if (c.model.split_kv && c.model.tensor_parallel < 2)
+    return Status::invalid(
+        "model.split_kv",
+        "model.split_kv cuts KV over the GPUs of model.tensor_parallel, which is "
+        "1: raise that, or leave this out");
+  QUIRE_ASSIGN_OR_RETURN(
+      cuda::BackendChoice choice,
+      cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(),
+                           cuda::backend_library_files(), c.model.tensor_parallel));
+  choice.split_kv = c.model.split_kv;
+  return choice;
 }
 
 namespace {
@@ -151,7 +160,8 @@ Result<cuda::DeviceTeam> open_devices(const cuda::BackendChoice& choice,
   if (choice.library == nullptr) return cuda::DeviceTeam();
   QUIRE_ASSIGN_OR_RETURN(cuda::DeviceTeam team, choice.library->open_team(choice.devices));
   if (team.devices.size() > 1)
-    log_info("matrices are cut over several GPUs",
+    log_info(choice.split_kv ? "matrices and KV are cut over several GPUs"
+                             : "matrices are cut over several GPUs",
              {{"gpus", std::to_string(team.devices.size())}, {"devices", choice.cuda}});
   return cuda::watch(std::move(team), std::move(on_lost));
 }
@@ -162,7 +172,8 @@ Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice,
                                               std::function<void(const Status&)> on_lost) {
   QUIRE_ASSIGN_OR_RETURN(cuda::DeviceTeam team, open_devices(choice, std::move(on_lost)));
   return team.devices.empty() ? std::shared_ptr<Compute>()
-                              : make_team_compute(std::move(team), choice.name);
+                              : make_team_compute(std::move(team), choice.name, nullptr,
+                                                  {.split_kv = choice.split_kv});
 }
 
 Result<ComputeAndValues> open_compute_and_values(const Config& config,
@@ -173,7 +184,9 @@ Result<ComputeAndValues> open_compute_and_values(const Config& config,
   const bool computes = !team.devices.empty();
   QUIRE_ASSIGN_OR_RETURN(out.values,
                          page_locked_values(config, computes ? team.devices[0] : nullptr));
-  if (computes) out.compute = make_team_compute(std::move(team), choice.name, out.values);
+  if (computes)
+    out.compute = make_team_compute(std::move(team), choice.name, out.values,
+                                    {.split_kv = choice.split_kv});
   return out;
 }
 

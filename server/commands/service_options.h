@@ -37,8 +37,8 @@ void fit_window(const ModelConfig& model, EngineOptions& options);
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);
 
-/// Resolves model.backend, model.device and model.tensor_parallel on this machine. Errors name the
-/// setting.
+/// Resolves model.backend, model.device, model.tensor_parallel and model.split_kv on this machine.
+/// Errors name the setting.
 Result<cuda::BackendChoice> backend_choice(const Config& config);
 
 /// Opens the chosen devices; null: the CPU computes. If one is lost, `on_lost` is called once, from

@@ -36,7 +36,7 @@ struct Config {
                  draft_wait_ms = 500;
     std::int64_t draft_layers = 0;
     std::string draft_weights = "w8a8";
-    bool draft_document_kv = false;
+    bool draft_document_kv = false, split_kv = false;
   } model;
   struct Auth {
     std::string keys_file;

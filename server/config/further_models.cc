@@ -17,8 +17,9 @@ constexpr std::array<std::string_view, 9> kOwn = {
     "policy.compress",    "policy.decode",          "policy.small_ctx",
     "prompt.intro",       "prompt.document",        "prompt.question"};
 /// Those of [model] that it may not.
-constexpr std::array<std::string_view, 5> kOfService = {
-    "model.further", "model.name", "model.backend", "model.device", "model.tensor_parallel"};
+constexpr std::array<std::string_view, 6> kOfService = {"model.further",         "model.name",
+                                                        "model.backend",         "model.device",
+                                                        "model.tensor_parallel", "model.split_kv"};
 
 std::string refused(const Setting& s) {
   const std::string name = s.name();

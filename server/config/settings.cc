@@ -68,6 +68,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "tensor_parallel", tensor_parallel, 1, 64,
                     "GPUs from model.device on that the outputs of every matrix are cut over; "
                     "stored KV stays valid at any number"),
+      QUIRE_SETTING(model, "split_kv", split_kv, 0, 0,
+                    "cuts KV over those GPUs, too, by head: contexts may be longer, and decode is "
+                    "dense or auto"),
       QUIRE_SETTING(
           model, "max_model_len", max_model_len, 0, 1e7,
           "longest prompt and answer together, at most the model's own window; 0: that window"),

@@ -229,6 +229,7 @@ void info(std::shared_ptr<Call> call) {
       {"name", s.backend.name},
       {"device", s.backend.library == nullptr ? s.engine->info().isa : s.backend.cuda},
       {"gpus", s.backend.devices.size()},
+      {"split_kv", s.backend.split_kv},
       {"cuda", s.backend.cuda}};
   if (const auto& memory = s.engine->info().device_memory) {
     o["backend"].as_object()["memory"] = json::object{

@@ -46,6 +46,7 @@ struct BackendChoice {
   std::string name = "cpu";  ///< or "cuda"
   std::string cuda;          ///< name of the device that computes, or why none does
   bool idle_gpu = false;     ///< the machine has a GPU that does not compute; worth a warning
+  bool split_kv = false;     ///< several devices hold KV by head; else the first one holds all
   std::shared_ptr<BackendLibrary> library;  ///< set for "cuda", else null
   /// For "cuda": the device that computes, and behind it those that hold shares of its matrices.
   std::vector<DeviceProperties> devices;

@@ -87,6 +87,7 @@ TEST_F(FurtherModels, WhatBelongsToTheServiceIsRefusedByName) {
         std::pair{"[prompt]\ncitation = \"[{n}]\"\n", "prompt.citation"},
         std::pair{"[model]\nbackend = \"cpu\"\n", "model.backend"},
         std::pair{"[model]\ntensor_parallel = 2\n", "model.tensor_parallel"},
+        std::pair{"[model]\nsplit_kv = true\n", "model.split_kv"},
         std::pair{"[model]\nname = \"n\"\n", "model.name"},
         std::pair{"[model]\nfurther = [\"a=b\"]\n", "model.further"}}) {
     const std::string path = file("bad.toml", text);
