@@ -121,6 +121,23 @@ std::vector<Row> kv_rows(Bench& bench) {
       bench.measure("kv_place", rows_of(kRows, kKvWidth), 8.0 * kRows * kKvWidth, 0, [&] {
         return kv_place(table, {raw, to, positions, nullptr, 0}, bench.stream());
       }));
+  float* rotated = bench.floats(kRows * kHidden);
+  rows.push_back(bench.measure(
+      "write_new_rows", rows_of(kRows, kHidden) + ", KV of " + std::to_string(kKvWidth),
+      8.0 * kRows * kHidden + 12.0 * kRows * kKvWidth, 0, [&] {
+        return write_new_rows(table,
+                              {.q = {q, rotated, positions, kRows, kHeads, kHidden, kHidden},
+                               .k = k,
+                               .v = v,
+                               .ld = kKvWidth,
+                               .from = nullptr,
+                               .num_rows = kRows,
+                               .positions = positions,
+                               .dst_rows = positions,
+                               .raw_dtype = DType::kBF16,
+                               .dst = to},
+                              bench.stream());
+      }));
   float *mean = bench.floats(kRows / 64 * kKvWidth), *low = bench.floats(kRows / 64 * kKvWidth),
         *high = bench.floats(kRows / 64 * kKvWidth);
   rows.push_back(

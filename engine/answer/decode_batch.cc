@@ -335,19 +335,10 @@ Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
 }
 
 Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
-  const ModelConfig& config = model_.config();
   const auto n = count_of(rows);
-  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
-  QUIRE_RETURN_IF_ERROR(compute_.attention().rotate(model_.rope(), {.x = qkv.q,
-                                                                    .out = query_.data(),
-                                                                    .positions = positions_.data(),
-                                                                    .rows = n,
-                                                                    .num_heads = config.num_heads,
-                                                                    .ldx = qkv.ld,
-                                                                    .ldo = heads}));
-  QUIRE_RETURN_IF_ERROR(write_rows(layer, rows, qkv));
+  QUIRE_RETURN_IF_ERROR(rotate_and_write(layer, rows, qkv));
   QUIRE_RETURN_IF_ERROR(attend(layer, rows));
   return model_.finish_layer(layer, x_.data(), attention_.data(), attention_dtype_, n);
 }
@@ -375,9 +366,19 @@ void DecodeBatch::hand_out_hidden() {
         hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
 }
 
-/// Writes the step's rows to the last pages of their caches, which together form one page table.
-/// There is one call per page layout in use, as retrievers choose the layout of offloaded layers.
-Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv) {
+/// Rotates the step's queries, and writes its rows to the last pages of their caches, which
+/// together form one page table. There is one call per page layout in use, as retrievers choose the
+/// layout of offloaded layers.
+Status DecodeBatch::rotate_and_write(std::int32_t layer, std::span<DecodeRow*> rows,
+                                     const QkvRows& qkv) {
+  const ModelConfig& config = model_.config();
+  RopeRotateArgs queries{.x = qkv.q,
+                         .out = query_.data(),
+                         .positions = positions_.data(),
+                         .rows = count_of(rows),
+                         .num_heads = config.num_heads,
+                         .ldx = qkv.ld,
+                         .ldo = std::int64_t{config.num_heads} * config.head_dim};
   for (const PageLayout layout :
        {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit}) {
     from_.clear();
@@ -400,17 +401,18 @@ Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, c
     all.pages = pages_.data();
     all.num_rows = count_of(pages_) * kPageTokens;
     // Keys are rounded before RoPE, exactly as stored KV is.
-    QUIRE_RETURN_IF_ERROR(
-        compute_.kv().write_rows(model_.rope(), {.k = qkv.k,
-                                                 .v = qkv.v,
-                                                 .ld = qkv.ld,
-                                                 .from = from_,
-                                                 .positions = write_positions_,
-                                                 .dst_rows = dst_rows_,
-                                                 .raw_dtype = model_.options().kv_dtype,
-                                                 .dst = all}));
+    QUIRE_RETURN_IF_ERROR(compute_.kv().rotate_and_write(model_.rope(), queries,
+                                                         {.k = qkv.k,
+                                                          .v = qkv.v,
+                                                          .ld = qkv.ld,
+                                                          .from = from_,
+                                                          .positions = write_positions_,
+                                                          .dst_rows = dst_rows_,
+                                                          .raw_dtype = model_.options().kv_dtype,
+                                                          .dst = all}));
+    queries.rows = 0;  // once is enough
   }
-  return {};
+  return queries.rows == 0 ? Status() : compute_.attention().rotate(model_.rope(), queries);
 }
 
 AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows) {

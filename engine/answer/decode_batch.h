@@ -68,7 +68,7 @@ class DecodeBatch {
   Status refresh_tables(std::span<DecodeRow*> rows);
   Status read_results(std::span<DecodeRow*> rows, std::size_t first);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
-  Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
+  Status rotate_and_write(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
   DType attention_dtype(std::int32_t layer, std::span<DecodeRow*> rows);
   RetrieveStep step_of(std::int32_t layer, const DecodeRow& row, std::int64_t index);

@@ -11,6 +11,11 @@ namespace quire {
 class CpuKv final : public KvOps {
  public:
   Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
+  Status rotate_and_write(const RopeTable& table, const RopeRotateArgs& queries,
+                          const WriteRowsArgs& args) override {
+    QUIRE_RETURN_IF_ERROR(rope_rotate(table, queries));
+    return write_rows(table, args);
+  }
   Status place(const RopeTable& table, const MutableKvView& dst,
                std::span<const StoredRows> rows) override;
   Status blend_stored(const BlendStoredArgs& args) override;

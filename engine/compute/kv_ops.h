@@ -51,15 +51,19 @@ struct BlockMeansArgs {
   float* means;                 ///< [num_blocks, num_kv_heads, head_dim]
 };
 
-/// Memory, order, threads and errors: as Compute. Rows of k and v, packed rows, means and pages of
-/// KV lie in its memory; the lists of pages, positions, destinations and moves, and stored rows,
-/// lie in ordinary host memory and are read before a call returns. Stored rows that lie in pinned
-/// memory of the device may be read later, but the caller may free them when a call returns, as it
-/// holds their memory. Tables are registered ones.
+/// Memory, order, threads and errors: as Compute. Rows of k and v, queries, packed rows, means and
+/// pages of KV lie in its memory; the lists of pages, positions, destinations and moves, and stored
+/// rows, lie in ordinary host memory and are read before a call returns. Stored rows that lie in
+/// pinned memory of the device may be read later, but the caller may free them when a call returns,
+/// as it holds their memory. Tables are registered ones.
 class KvOps {
  public:
   virtual ~KvOps() = default;
   virtual Status write_rows(const RopeTable& table, const WriteRowsArgs& args) = 0;
+  /// Rotates queries as AttentionOps::rotate() does, and writes rows: on a device in one launch.
+  /// Neither part reads what the other writes. Either may have no rows.
+  virtual Status rotate_and_write(const RopeTable& table, const RopeRotateArgs& queries,
+                                  const WriteRowsArgs& args) = 0;
   /// Places stored rows of one layer in `dst` and rotates K to its positions. A device uploads the
   /// rows on another stream, in buffers used in turn, while earlier calls compute; later calls see
   /// them.

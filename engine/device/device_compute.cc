@@ -32,7 +32,7 @@ class DeviceCompute final : public Compute {
         sampling_(memory_, cuda::MemoryKind::kDevice),
         linear_(memory_, stage_),
         attention_(memory_, tables_, stage_),
-        kv_(memory_, tables_, linear_, stage_),
+        kv_(memory_, tables_, stage_),
         choice_(memory_, tables_, stage_),
         fetch_(memory_) {
     if (shared_ == nullptr) return;

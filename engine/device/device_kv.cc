@@ -22,54 +22,41 @@ void join(std::span<const StoredRows> rows, std::vector<std::int32_t>& positions
 }  // namespace
 
 DeviceKv::DeviceKv(const std::shared_ptr<DeviceMemory>& memory,
-                   std::shared_ptr<DeviceTables> tables, LinearOps& linear, ArgumentStage& stage)
-    : memory_(memory),
-      tables_(std::move(tables)),
-      linear_(linear),
-      stage_(stage),
-      rows_(memory, cuda::MemoryKind::kDevice),
-      raw_(memory, cuda::MemoryKind::kDevice),
-      feed_(memory),
-      ready_(memory) {
+                   std::shared_ptr<DeviceTables> tables, ArgumentStage& stage)
+    : memory_(memory), tables_(std::move(tables)), stage_(stage), feed_(memory), ready_(memory) {
   for (int i = 0; i < kCopyEvents; ++i) copied_.emplace_back(memory);
 }
 
-Status DeviceKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
+Status DeviceKv::rotate_and_write(const RopeTable& table, const RopeRotateArgs& queries,
+                                  const WriteRowsArgs& a) {
   const auto n = count_of(a.from);
-  if (n == 0) return {};
-  const std::int64_t kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim,
-                     size = static_cast<std::int64_t>(dtype_bytes(a.raw_dtype)),
-                     row = a.dst.head_dim * size;
-  QUIRE_RETURN_IF_ERROR(raw_.reserve(n * 2 * kv_dim * size));
-  const float *k = a.k, *v = a.v;
-  std::int64_t ld = a.ld;
-  if (a.from.front() != 0 || a.from.back() + 1 != n) {
-    QUIRE_RETURN_IF_ERROR(rows_.reserve(n * 2 * kv_dim * static_cast<std::int64_t>(sizeof(float))));
-    auto* gathered = reinterpret_cast<float*>(rows_.data());
-    QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.k, a.ld, a.from, kv_dim, gathered));
-    QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.v, a.ld, a.from, kv_dim, gathered + n * kv_dim));
-    k = gathered;
-    v = gathered + n * kv_dim;
-    ld = kv_dim;
+  if (n == 0 && queries.rows == 0) return {};
+  cuda::NewRowsArgs rows{.q = queries,
+                         .k = a.k,
+                         .v = a.v,
+                         .ld = a.ld,
+                         .from = nullptr,
+                         .num_rows = n,
+                         .positions = nullptr,
+                         .dst_rows = nullptr,
+                         .raw_dtype = a.raw_dtype,
+                         .dst = a.dst};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  if (queries.rows > 0) {
+    QUIRE_ASSIGN_OR_RETURN(rows.q.positions,
+                           stage_.put(std::span(queries.positions, to_size(queries.rows))));
   }
-  QUIRE_RETURN_IF_ERROR(memory_->run(KvPackArgs{.k = k,
-                                                .v = v,
-                                                .rows = n,
-                                                .ldk = ld,
-                                                .ldv = ld,
-                                                .num_kv_heads = a.dst.num_kv_heads,
-                                                .head_dim = a.dst.head_dim,
-                                                .dtype = a.raw_dtype,
-                                                .out = raw_.data()}));
-
-  return place_rows(table,
-                    {.data = raw_.data(),
-                     .num_rows = n,
-                     .dtype = a.raw_dtype,
-                     .head_stride = 2 * n * row,
-                     .kv_stride = n * row,
-                     .row_stride = row},
-                    a.dst, a.positions, a.dst_rows);
+  if (n > 0) {
+    QUIRE_ASSIGN_OR_RETURN(const Target to, target(a.dst, a.positions, a.dst_rows));
+    rows.dst = to.dst;
+    rows.positions = to.positions;
+    rows.dst_rows = to.dst_rows;
+    if (a.from.back() + 1 != n) {  // else they are the first ones
+      QUIRE_ASSIGN_OR_RETURN(rows.from, stage_.put(a.from));
+    }
+  }
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(cuda::WriteNewRowsArgs{tables_->of(table), rows});
 }
 
 Result<DeviceKv::Target> DeviceKv::target(const MutableKvView& dst,

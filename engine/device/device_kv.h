@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/compute/kv_ops.h"
-#include "engine/compute/linear_ops.h"
 #include "engine/device/device_memory.h"
 #include "engine/device/device_tables.h"
 #include "engine/device/stored_rows_feed.h"
@@ -15,11 +14,15 @@ namespace quire {
 
 class DeviceKv final : public KvOps {
  public:
-  /// `linear` and `stage` must outlive this object.
+  /// `stage` must outlive this object.
   DeviceKv(const std::shared_ptr<DeviceMemory>& memory, std::shared_ptr<DeviceTables> tables,
-           LinearOps& linear, ArgumentStage& stage);
+           ArgumentStage& stage);
 
-  Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
+  Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override {
+    return rotate_and_write(table, {}, args);
+  }
+  Status rotate_and_write(const RopeTable& table, const RopeRotateArgs& queries,
+                          const WriteRowsArgs& args) override;
   Status place(const RopeTable& table, const MutableKvView& dst,
                std::span<const StoredRows> rows) override;
   Status pack_ahead(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
@@ -51,9 +54,7 @@ class DeviceKv final : public KvOps {
 
   const std::shared_ptr<DeviceMemory> memory_;
   const std::shared_ptr<DeviceTables> tables_;
-  LinearOps& linear_;
   ArgumentStage& stage_;
-  DeviceBuffer rows_, raw_;  ///< gathered K and V; packed K and V
   StoredRowsFeed feed_;
   DeviceEvent ready_;  ///< event of the computing stream that an asynchronous copy waits for
   /// Events of the copy stream, used in turn by the number of the copy.

@@ -134,7 +134,8 @@ class ForwardPass::Impl {
       QUIRE_RETURN_IF_ERROR(request_.hook->after_projection(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
     }
-    QUIRE_RETURN_IF_ERROR(write_kv(layer, qkv));
+    QUIRE_ASSIGN_OR_RETURN(const RopeRotateArgs queries, take_queries(qkv));
+    QUIRE_RETURN_IF_ERROR(write_kv(layer, qkv, queries));
     QUIRE_RETURN_IF_ERROR(attend(pass));
     if (request_.hook) {
       // The attending rows are fixed now; more of them may still be dropped.
@@ -236,8 +237,36 @@ class ForwardPass::Impl {
     return {};
   }
 
-  /// Rounds raw K and V to the KV dtype, then places them with K rotated.
-  Status write_kv(std::int32_t layer, const QkvRows& qkv) {
+  /// Finds the rows that attend, and moves their inputs x to the front, contiguously. Returns the
+  /// rotation of their queries to w_.q.
+  Result<RopeRotateArgs> take_queries(const QkvRows& qkv) {
+    const auto m = count_of(w_.rows);
+    attending_.clear();
+    for (std::int64_t i = 0; i < m; ++i) {
+      if (w_.carry_on[at(i)]) attending_.push_back(static_cast<std::int32_t>(i));
+    }
+    const auto n = count_of(attending_);
+    if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
+    if (n == 0) return RopeRotateArgs{};
+    QUIRE_RETURN_IF_ERROR(w_.q.reserve(memory_, m * q_dim_));
+    query_positions_.resize(attending_.size());
+    for (std::size_t i = 0; i < attending_.size(); ++i)
+      query_positions_[i] = w_.positions[at(attending_[i])];
+    const bool whole = n == m;
+    if (!whole)
+      QUIRE_RETURN_IF_ERROR(
+          compute_.linear().take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
+    return RopeRotateArgs{.x = whole ? qkv.q : w_.q.data(),
+                          .out = w_.q.data(),
+                          .positions = query_positions_.data(),
+                          .rows = n,
+                          .num_heads = c_.num_heads,
+                          .ldx = whole ? qkv.ld : q_dim_,
+                          .ldo = q_dim_};
+  }
+
+  /// Rotates the queries, rounds raw K and V to the KV dtype, then places them with K rotated.
+  Status write_kv(std::int32_t layer, const QkvRows& qkv, const RopeRotateArgs& queries) {
     const std::span<const std::int32_t> held = request_.cache->positions(layer);
     write_rows_.clear();
     written_.clear();
@@ -252,55 +281,33 @@ class ForwardPass::Impl {
       written_.push_back(static_cast<std::int32_t>(i));
       write_rows_.push_back(static_cast<std::int32_t>(row));
     }
-    if (written_.empty()) return {};
+    if (written_.empty())
+      return queries.rows == 0 ? Status() : compute_.attention().rotate(model_.rope(), queries);
     written_positions_.resize(written_.size());
     for (std::size_t i = 0; i < written_.size(); ++i)
       written_positions_[i] = w_.positions[at(written_[i])];
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, request_.cache->writable(layer, write_rows_));
-    return compute_.kv().write_rows(model_.rope(), {.k = qkv.k,
-                                                    .v = qkv.v,
-                                                    .ld = qkv.ld,
-                                                    .from = written_,
-                                                    .positions = written_positions_,
-                                                    .dst_rows = write_rows_,
-                                                    .raw_dtype = model_.options().kv_dtype,
-                                                    .dst = pages});
+    return compute_.kv().rotate_and_write(model_.rope(), queries,
+                                          {.k = qkv.k,
+                                           .v = qkv.v,
+                                           .ld = qkv.ld,
+                                           .from = written_,
+                                           .positions = written_positions_,
+                                           .dst_rows = write_rows_,
+                                           .raw_dtype = model_.options().kv_dtype,
+                                           .dst = pages});
   }
 
-  /// Computes attention of the carried-on rows and moves their outputs and inputs x to the front,
-  /// contiguously.
+  /// Computes attention of the rows that attend.
   Status attend(LayerPass& pass) {
-    const QkvRows& qkv = pass.qkv;
-    const auto m = count_of(w_.rows);
-    attending_.clear();
-    for (std::int64_t i = 0; i < m; ++i) {
-      if (w_.carry_on[at(i)]) attending_.push_back(static_cast<std::int32_t>(i));
-    }
-    const auto n = count_of(attending_);
+    const auto m = count_of(w_.rows), n = count_of(attending_);
     attention_dtype_ = DType::kF32;
     const bool wants_lse = looks(pass.layer, HookPoint::kAttend) ||
                            looks(pass.layer, HookPoint::kAttention) ||
                            (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
     if (wants_lse) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
-    if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
     if (n == 0) return {};
     QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, m * q_dim_));
-    QUIRE_RETURN_IF_ERROR(w_.q.reserve(memory_, m * q_dim_));
-    query_positions_.resize(attending_.size());
-    for (std::size_t i = 0; i < attending_.size(); ++i)
-      query_positions_[i] = w_.positions[at(attending_[i])];
-    const bool whole = n == m;
-    if (!whole)
-      QUIRE_RETURN_IF_ERROR(
-          compute_.linear().take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
-    QUIRE_RETURN_IF_ERROR(
-        compute_.attention().rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(),
-                                                    .out = w_.q.data(),
-                                                    .positions = query_positions_.data(),
-                                                    .rows = n,
-                                                    .num_heads = c_.num_heads,
-                                                    .ldx = whole ? qkv.ld : q_dim_,
-                                                    .ldo = q_dim_}));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     const AttentionArgs dense{.q = w_.q.data(),
                               .query_positions = query_positions_.data(),

@@ -94,6 +94,21 @@ struct MatmulArgs {
   std::int64_t whole_n = 0, whole_ldy = 0;
 };
 
+/// Computes rope_rotate() of queries, and writes new KV as kv_pack() and kv_place() do one after
+/// the other: each row is rounded to raw_dtype and placed in `dst`, K rotated. Either part may have
+/// no rows.
+struct NewRowsArgs {
+  RopeRotateArgs q;
+  const float *k, *v;  ///< raw rows of num_kv_heads * head_dim, row stride ld
+  std::int64_t ld;
+  const std::int32_t* from;  ///< [num_rows] rows of k and v; null: the first ones
+  std::int64_t num_rows;
+  const std::int32_t* positions;  ///< [num_rows]
+  const std::int32_t* dst_rows;   ///< [num_rows], each once
+  DType raw_dtype;                ///< f32, f16 or bf16
+  MutableKvView dst;
+};
+
 /// Computes block_summary() of consecutive blocks. Block b has raw rows [b * block_tokens, (b + 1)
 /// * block_tokens), the last block the remaining rows. Row r has position first_position + r. mean,
 /// min and max are [num_blocks, num_kv_heads, head_dim] f32; null skips one.

@@ -32,6 +32,7 @@ QUIRE_CUDA_OPS(QUIRE_PLAIN, QUIRE_CUDA_NO_ROW, QUIRE_CUDA_NO_ROW)
 
 Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, StreamHandle stream);
 Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
+Status write_new_rows(const DeviceRopeTable& table, const NewRowsArgs& args, StreamHandle stream);
 Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
 Status fill_slots(const FillSlotsArgs& args, StreamHandle stream);
 Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args,

@@ -55,7 +55,8 @@
   PLAIN(kVotedLists, VotedListsArgs, voted_lists)                      \
   OTHER(kGroupedProduct, GroupedProductArgs)                           \
   OTHER(kInt8Product, Int8ProductArgs)                                 \
-  PLAIN(kJoinColumns, JoinColumnsArgs, join_columns)
+  PLAIN(kJoinColumns, JoinColumnsArgs, join_columns)                   \
+  TABLE(kWriteNewRows, WriteNewRowsArgs, write_new_rows, rows)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

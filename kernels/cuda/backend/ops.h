@@ -41,6 +41,10 @@ struct PlaceRowsArgs {
   DeviceRopeTable table;
   KvPlaceArgs rows;
 };
+struct WriteNewRowsArgs {
+  DeviceRopeTable table;
+  NewRowsArgs rows;
+};
 struct ScoreDocumentsArgs {
   DeviceRopeTable table;
   SamkvScoresArgs scores;

@@ -15,6 +15,11 @@ Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHan
   return launch_kv_place(launcher, table, args);
 }
 
+Status write_new_rows(const DeviceRopeTable& table, const NewRowsArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_write_new_rows(launcher, table, args);
+}
+
 Status kv_pack(const KvPackArgs& args, StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_kv_pack(launcher, args);

@@ -42,6 +42,21 @@ inline LaunchShape one_thread_each(std::int64_t items, int threads) {
   return {{(items + threads - 1) / threads, 1, 1}, threads, 0};
 }
 
+/// Rotates one item of a head of a row.
+template <class Device>
+QUIRE_DEVICE void rotate_item(Device& device, const DeviceRopeTable& t, const RopeRotateArgs& a,
+                              std::int64_t row, std::int64_t head, const RotaryItem& item) {
+  const float* x = a.x + row * a.ldx + head * t.head_dim;
+  float* out = a.out + row * a.ldo + head * t.head_dim;
+  float first = device.load(x + item.a);
+  if (!item.passes) {
+    float second = device.load(x + item.b);
+    rotate_pair(device, t, device.load(a.positions + row), item.frequency, first, second);
+    device.store(out + item.b, second);
+  }
+  device.store(out + item.a, first);
+}
+
 struct RopeRotateKernel {
   static constexpr int kThreads = 256;
   DeviceRopeTable table;
@@ -53,16 +68,8 @@ struct RopeRotateKernel {
                        items = rotary_items(table);
     if (at >= a.rows * a.num_heads * items) return;
     const std::int64_t head = at / items % a.num_heads, row = at / items / a.num_heads;
-    const RotaryItem item = rotary_item(table, static_cast<std::int32_t>(at % items));
-    const float* x = a.x + row * a.ldx + head * table.head_dim;
-    float* out = a.out + row * a.ldo + head * table.head_dim;
-    float first = device.load(x + item.a);
-    if (!item.passes) {
-      float second = device.load(x + item.b);
-      rotate_pair(device, table, device.load(a.positions + row), item.frequency, first, second);
-      device.store(out + item.b, second);
-    }
-    device.store(out + item.a, first);
+    rotate_item(device, table, a, row, head,
+                rotary_item(table, static_cast<std::int32_t>(at % items)));
   }
 };
 
@@ -159,6 +166,86 @@ Status launch_kv_pack(Launcher& launcher, const KvPackArgs& a) {
   return with_element(a.dtype, "dtype", [&]<class E>(E) {
     return launcher.launch(one_thread_each(2 * a.rows * width, KvPackKernel<E>::kThreads),
                            KvPackKernel<E>{a});
+  });
+}
+
+/// A block has a part of a row of queries, keys and values, of which each thread moves one item:
+/// values are moved in pairs of channels, too. Rows lie along the grid, so nothing but the item is
+/// found by a division.
+template <class Raw, class Target>
+struct WriteNewRowsKernel {
+  static constexpr int kThreads = 256;
+  DeviceRopeTable table;
+  NewRowsArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t row = device.block_idx().x;
+    const auto at = static_cast<std::int32_t>(device.block_idx().y) * kThreads +
+                    device.thread_idx();
+    const std::int32_t items = rotary_items(table), head = at / items,
+                       queries = static_cast<std::int32_t>(a.q.num_heads);
+    const RotaryItem item = rotary_item(table, at % items);
+    if (head < queries) {
+      if (row < a.q.rows) rotate_item(device, table, a.q, row, head, item);
+    } else if (row < a.num_rows && head < queries + 2 * a.dst.num_kv_heads) {
+      write(device, row, (head - queries) % a.dst.num_kv_heads,
+            head - queries >= a.dst.num_kv_heads, item);
+    }
+  }
+
+  template <class Device>
+  QUIRE_DEVICE void write(Device& device, std::int64_t row, std::int32_t head, bool is_value,
+                          const RotaryItem& item) const {
+    const std::int64_t from = a.from != nullptr ? device.load(a.from + row) : row,
+                       to = device.load(a.dst_rows + row);
+    const float* x = (is_value ? a.v : a.k) + from * a.ld + head * table.head_dim;
+    auto* target = reinterpret_cast<Target*>(
+        static_cast<char*>(device.load(a.dst.pages + to / kPageTokens)) + head * a.dst.head_stride +
+        to % kPageTokens * a.dst.token_stride + (is_value ? a.dst.kv_stride : 0));
+    float first = rounded(device, x + item.a);
+    if (!item.passes) {
+      float second = rounded(device, x + item.b);
+      if (!is_value)
+        rotate_pair(device, table, device.load(a.positions + row), item.frequency, first, second);
+      device.store(target + item.b, device.template from_float<Target>(second));
+    }
+    device.store(target + item.a, device.template from_float<Target>(first));
+  }
+
+  template <class Device>
+  QUIRE_DEVICE static float rounded(Device& device, const float* x) {
+    return device.to_float(device.template from_float<Raw>(device.load(x)));
+  }
+};
+
+/// Launches the kernel. Errors: kInvalidArgument (shapes; positions and rows are not checked).
+template <class Launcher>
+Status launch_write_new_rows(Launcher& launcher, const DeviceRopeTable& table,
+                             const NewRowsArgs& a) {
+  if (a.q.rows < 0 || a.q.num_heads < 0 || a.num_rows < 0)
+    return Status::invalid("rows", "rows and heads must not be negative");
+  const std::int64_t queries = a.q.num_heads * table.head_dim;
+  if (a.q.rows > 0 && (a.q.ldx < queries || a.q.ldo < queries))
+    return Status::invalid("ldx", "row strides must be at least num_heads * head_dim");
+  NewRowsArgs rows = a;
+  if (a.num_rows > 0) {
+    QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.dst.num_kv_heads, a.dst.head_dim));
+    QUIRE_RETURN_IF_ERROR(check_device_table(table, a.dst.head_dim));
+    if (a.ld < std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim)
+      return Status::invalid("ld", "the row stride must be at least num_kv_heads * head_dim");
+  } else {
+    rows.dst.num_kv_heads = 0;
+  }
+  if (a.q.rows == 0) rows.q.num_heads = 0;
+  const std::int64_t items = (rows.q.num_heads + 2 * rows.dst.num_kv_heads) * rotary_items(table);
+  return with_element(a.raw_dtype, "raw_dtype", [&]<class Raw>(Raw) {
+    return with_element(a.dst.dtype, "dst.dtype", [&]<class Target>(Target) {
+      using Kernel = WriteNewRowsKernel<Raw, Target>;
+      LaunchShape shape = one_thread_each(items, Kernel::kThreads);
+      shape.grid = {a.q.rows > a.num_rows ? a.q.rows : a.num_rows, shape.grid.x, 1};
+      return launcher.launch(shape, Kernel{table, rows});
+    });
   });
 }
 

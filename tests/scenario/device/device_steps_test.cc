@@ -143,6 +143,17 @@ TEST_F(DeviceStepsTest, AGraphIsRecordedOncePerNumberOfRowsAndAgainPastAChunk) {
   EXPECT_EQ(ops_->recordings(), recordings);
 }
 
+/// Queries are rotated, and keys and values rounded, rotated and placed, by one kernel.
+TEST_F(DeviceStepsTest, ALayerRotatesAndWritesInOneLaunch) {
+  const auto a = filled(9);  // a pass
+  EXPECT_EQ(ops_->runs(OpCode::kWriteNewRows), config_.num_layers);
+  const auto b = filled(5);
+  (void)step({a.get(), b.get()}, 3);
+  EXPECT_EQ(ops_->runs(OpCode::kWriteNewRows), 3 * config_.num_layers);
+  for (const OpCode apart : {OpCode::kRotateRows, OpCode::kKvPack, OpCode::kPlaceRows})
+    EXPECT_EQ(ops_->runs(apart), 0);
+}
+
 TEST_F(DeviceStepsTest, WhereNoGraphCanBeMadeStepsRunOneByOneAndAreNotTriedForEver) {
   const auto cache = filled(9);
   ops_->fail_recording(true);
