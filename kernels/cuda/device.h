@@ -41,7 +41,10 @@
 ///   float exp2_approx(float)               2^x to 2 units in the last place; results below the
 ///                                          smallest normal number are 0
 ///   float to_float(E), E from_float<E>(float)
-///                                          E is float, F16 or BF16; rounds to nearest even
+///                                          E is float, F16, BF16 or F8; rounds to nearest even.
+///                                          What is past the largest F8 becomes it
+///   std::uint32_t widen(std::uint16_t)     two F8 as halves of a word, as two F16 with the same
+///                                          values
 ///   std::uint32_t from_floats<E>(float low, float high)
 ///                                          two numbers rounded to F16 or BF16 as halves of a word
 /// Bodies keep only trivially destructible objects. Mathematical functions are those of <math.h> in
@@ -50,9 +53,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "kernels/rows/kv_checks.h"
 
 #ifdef __CUDACC__
 #define QUIRE_DEVICE __device__ __forceinline__
@@ -82,6 +87,15 @@ struct F16 {
 struct BF16 {
   std::uint16_t bits;
 };
+/// E4M3 (base/dtype.h).
+struct F8 {
+  std::uint8_t bits;
+};
+
+/// The type as which tensor cores multiply elements of KV: E itself, and F16 for F8, which holds
+/// all its values.
+template <class E>
+using ProductElement = std::conditional_t<std::is_same_v<E, F8>, F16, E>;
 
 /// Holds the elements of one 16-byte access.
 template <class E>
@@ -112,6 +126,16 @@ Status with_element(DType dtype, const char* field, Fn fn) {
       break;
   }
   return Status::invalid(field, "CUDA kernels take f32, f16 or bf16 here");
+}
+
+/// Calls fn with a value of the element type of KV in pages: those of with_element(), or f8.
+/// Errors: kInvalidArgument (another dtype, or rows of f8 that are not whole pieces of 16 bytes),
+/// those of fn.
+template <class Fn>
+Status with_kv_element(DType dtype, std::int32_t head_dim, const char* field, Fn fn) {
+  if (dtype != DType::kF8) return with_element(dtype, field, fn);
+  QUIRE_RETURN_IF_ERROR(internal::check_kv_pieces(dtype, head_dim));
+  return fn(F8{});
 }
 
 /// Calls fn with a value of the element type of results that a product reads: f32 or bf16. Errors:
@@ -149,14 +173,34 @@ inline bool wide_rows(const void* p, std::int64_t ld) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
-/// Loads elements [0, 8) at p, which is aligned to 16 bytes.
+/// Writes sixteen F8, two in each element, as F16 to two packs of shared memory from `at` on.
+template <class Device, class Packs>
+QUIRE_DEVICE void store_widened(Device& device, const Pack<std::uint16_t>& from, Packs to,
+                                std::int64_t at) {
+  QUIRE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    Pack<std::uint32_t> pack;
+    QUIRE_UNROLL
+    for (int i = 0; i < 4; ++i) pack.e[i] = device.widen(from.e[half * 4 + i]);
+    to[at + half] = pack;
+  }
+}
+
+/// Loads elements [0, 8) at p, which is aligned to 16 bytes, or to 8 for F8.
 template <class E, class Device>
 QUIRE_DEVICE void load8(Device& device, const void* p, float (&out)[8]) {
-  const auto* packs = static_cast<const Pack<E>*>(p);
-  for (int i = 0; i < 8 / Pack<E>::kCount; ++i) {
-    const Pack<E> pack = device.load(packs + i);
-    for (int c = 0; c < Pack<E>::kCount; ++c)
-      out[i * Pack<E>::kCount + c] = device.to_float(pack.e[c]);
+  if constexpr (std::is_same_v<E, F8>) {
+    const std::uint64_t bits = device.load(static_cast<const std::uint64_t*>(p));
+    for (int c = 0; c < 8; ++c)
+      out[c] = device.to_float(F8{static_cast<std::uint8_t>(bits >> 8 * c)});
+    return;
+  } else {
+    const auto* packs = static_cast<const Pack<E>*>(p);
+    for (int i = 0; i < 8 / Pack<E>::kCount; ++i) {
+      const Pack<E> pack = device.load(packs + i);
+      for (int c = 0; c < Pack<E>::kCount; ++c)
+        out[i * Pack<E>::kCount + c] = device.to_float(pack.e[c]);
+    }
   }
 }
 

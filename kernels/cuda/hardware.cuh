@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -151,12 +152,36 @@ class HardwareDevice {
   __device__ static float to_float(BF16 x) {
     return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
   }
+  __device__ static float to_float(F8 x) {
+    return to_float(F16{static_cast<std::uint16_t>(widen(x.bits))});
+  }
+  __device__ static std::uint32_t widen(std::uint16_t two) {
+#if __CUDA_ARCH__ >= 890
+    std::uint32_t out;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(two));
+    return out;
+#else
+    // In the place of an F16's exponent and fraction a value is 2^-8 times as large.
+    const std::uint32_t apart = __byte_perm(two, 0, 0x1404), low = apart & 0x7f007f00u,
+                        small = (apart & 0x80008000u) | low >> 1;
+    __half2 wide;
+    memcpy(&wide, &small, sizeof wide);
+    wide = __hmul2(wide, __float2half2_rn(256.0f));
+    std::uint32_t out;
+    memcpy(&out, &wide, sizeof out);
+    // All bits set is not a number, and 480 so far.
+    const std::uint32_t none = (low + 0x01000100u) & 0x80008000u;
+    return out | (none - (none >> 5));
+#endif
+  }
   template <class E>
   __device__ static E from_float(float x) {
     if constexpr (std::is_same_v<E, F16>)
       return {__half_as_ushort(__float2half_rn(x))};
     else if constexpr (std::is_same_v<E, BF16>)
       return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+    else if constexpr (std::is_same_v<E, F8>)
+      return {static_cast<std::uint8_t>(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3))};
     else
       return x;
   }

@@ -7,6 +7,7 @@
 
 namespace quire::internal {
 
+/// Returns whether KV is stored in the dtype, which every CPU kernel then takes.
 inline bool is_kv_dtype(DType t) {
   return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16;
 }
@@ -18,6 +19,13 @@ inline Status check_head_shape(std::int32_t num_kv_heads, std::int32_t head_dim)
                            "must be a multiple of 8 in 8..256, is " + std::to_string(head_dim));
   }
   return {};
+}
+
+/// Checks that rows are whole pieces of 16 bytes, in which devices read KV.
+inline Status check_kv_pieces(DType dtype, std::int32_t head_dim) {
+  if (dtype != DType::kF8 || head_dim % 16 == 0) return {};
+  return Status::invalid(
+      "head_dim", "KV in f8 needs a multiple of 16 channels, not " + std::to_string(head_dim));
 }
 
 /// Checks that the table has head_dim and a row for each of positions[0..n).

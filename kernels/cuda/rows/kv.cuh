@@ -130,7 +130,7 @@ Status launch_kv_place(Launcher& launcher, const DeviceRopeTable& table, const K
   const std::int64_t items = a.src.num_rows * a.dst.num_kv_heads *
                              (rotary_items(table) + table.head_dim);
   return with_element(a.src.dtype, "src.dtype", [&]<class Source>(Source) {
-    return with_element(a.dst.dtype, "dst.dtype", [&]<class Target>(Target) {
+    return with_kv_element(a.dst.dtype, a.dst.head_dim, "dst.dtype", [&]<class Target>(Target) {
       using Kernel = KvPlaceKernel<Source, Target>;
       return launcher.launch(one_thread_each(items, Kernel::kThreads), Kernel{table, a});
     });

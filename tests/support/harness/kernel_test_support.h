@@ -46,7 +46,10 @@ inline std::vector<std::byte> to_bytes(const std::vector<float>& x, DType t) {
 
 /// Returns half a unit in the last place, relative.
 inline double epsilon_of(DType t) {
-  return t == DType::kF32 ? 6.0e-8 : t == DType::kF16 ? 4.9e-4 : 3.91e-3;
+  return t == DType::kF32   ? 6.0e-8
+         : t == DType::kF16 ? 4.9e-4
+         : t == DType::kF8  ? 6.25e-2
+                            : 3.91e-3;
 }
 
 /// How far some values lie from those expected, and which lie too far.

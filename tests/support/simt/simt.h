@@ -179,12 +179,21 @@ class Device {
   static float to_float(float x) { return x; }
   static float to_float(cuda::F16 x) { return f16_to_f32(x.bits); }
   static float to_float(cuda::BF16 x) { return bf16_to_f32(x.bits); }
+  static float to_float(cuda::F8 x) { return e4m3_to_f32(x.bits); }
+  static std::uint32_t widen(std::uint16_t two) {
+    const auto wide = [](int bits) {
+      return std::uint32_t{f32_to_f16(e4m3_to_f32(static_cast<std::uint8_t>(bits)))};
+    };
+    return wide(two & 0xff) | wide(two >> 8) << 16;
+  }
   template <class E>
   static E from_float(float x) {
     if constexpr (std::is_same_v<E, cuda::F16>)
       return {f32_to_f16(x)};
     else if constexpr (std::is_same_v<E, cuda::BF16>)
       return {f32_to_bf16(x)};
+    else if constexpr (std::is_same_v<E, cuda::F8>)
+      return {f32_to_e4m3(x)};
     else
       return x;
   }

@@ -49,7 +49,7 @@ TEST(CudaParity, RowsBetweenCachesOfAnyTwoLayouts) {
   for (const Shape& s :
        {Shape{1, 1, 1, 8, DType::kF32, 1}, Shape{35, 50, 3, 24, DType::kF16, 7},
         Shape{130, 70, 2, 128, DType::kBF16, 40}, Shape{40, 33, 5, 64, DType::kF16, 1},
-        Shape{17, 90, 1, 256, DType::kF32, 32}}) {
+        Shape{17, 90, 1, 256, DType::kF32, 32}, Shape{61, 40, 3, 80, DType::kF8, 9}}) {
     for (const TestLayout source : kLayouts) {
       for (const TestLayout target : kLayouts) {
         SCOPED_TRACE(std::to_string(s.from_rows) + " rows of " + std::to_string(s.dim) +
@@ -111,7 +111,8 @@ TEST(CudaParity, GatherSaysWhatIsWrong) {
   PagedKv from(20, 2, 16, DType::kF16, TestLayout::kHeadPages, 1),
       to(20, 2, 16, DType::kF16, TestLayout::kTokenMajor, 2),
       wider(20, 2, 24, DType::kF16, TestLayout::kTokenMajor, 2),
-      other(20, 2, 16, DType::kBF16, TestLayout::kTokenMajor, 2);
+      other(20, 2, 16, DType::kBF16, TestLayout::kTokenMajor, 2),
+      odd(20, 2, 24, DType::kF8, TestLayout::kTokenMajor, 2);
   const KvMove good{1, 3, 4, 5};
   const KvGatherArgs args{from.view(true), to.mutable_view(), &good, 1, 5};
   ASSERT_OK(kv_gather(args));
@@ -128,6 +129,11 @@ TEST(CudaParity, GatherSaysWhatIsWrong) {
   };
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.dst = wider.mutable_view(); }), "dst");
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.dst = other.mutable_view(); }), "dst.dtype");
+  EXPECT_EQ(field([&](KvGatherArgs& a) {
+              a.src = odd.view(true);
+              a.dst = odd.mutable_view();
+            }),
+            "head_dim");
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.num_moves = -1; }), "num_moves");
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.most_rows = 0; }), "most_rows");
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.src.token_stride += 2; }), "strides");

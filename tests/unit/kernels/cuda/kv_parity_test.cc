@@ -2,6 +2,8 @@
 // summaries of blocks.
 #include "kernels/cuda/rows/kv.cuh"
 
+#include <limits>
+
 #include "kernels/rows/block_summary.h"
 #include "tests/unit/kernels/cuda/test_device.h"
 
@@ -73,7 +75,13 @@ TEST(CudaParity, KvPlace) {
     for (const auto& [from, to] : {std::pair{DType::kF32, DType::kF16},
                                    {DType::kF16, DType::kBF16},
                                    {DType::kBF16, DType::kF32},
-                                   {DType::kF16, DType::kF16}}) {
+                                   {DType::kF16, DType::kF16},
+                                   {DType::kF16, DType::kF8},
+                                   {DType::kBF16, DType::kF8},
+                                   {DType::kF32, DType::kF8}}) {
+      if (to == DType::kF8 && r.head_dim % 16 != 0) continue;
+      // A subnormal number of eight bits is rounded by half of 2^-9
+      const double absolute = to == DType::kF8 ? 0x1p-9 : 2e-6;
       for (const bool scatter : {false, true}) {
         const auto raw = to_bytes(random_floats(heads * 2 * rows * r.head_dim, 8), from);
         const auto layout = scatter ? TestLayout::kHeadMajor : TestLayout::kTokenMajor;
@@ -85,7 +93,11 @@ TEST(CudaParity, KvPlace) {
                              positions.data(), scatter ? scattered.data() : nullptr, 11};
         };
         ASSERT_OK(kv_place_reference(table, args(expected)));
-        ASSERT_OK(kv_place(table, args(cpu)));
+        if (to == DType::kF8) {
+          EXPECT_EQ(kv_place(table, args(cpu)).field(), "dtype");
+        } else {
+          ASSERT_OK(kv_place(table, args(cpu)));
+        }
         TestDevice device;
         auto launcher = device.launcher();
         KvPlaceArgs on_device = args(cuda);
@@ -100,16 +112,55 @@ TEST(CudaParity, KvPlace) {
             const int part = i / (heads * r.head_dim), head = i / r.head_dim % heads,
                       c = i % r.head_dim;
             const float e = load_f32(expected.row(row, part, head), to, c);
-            ASSERT_NEAR(load_f32(cpu.row(row, part, head), to, c), e,
-                        2 * epsilon_of(to) * std::abs(e) + 2e-6);
+            if (to != DType::kF8) {
+              ASSERT_NEAR(load_f32(cpu.row(row, part, head), to, c), e,
+                          2 * epsilon_of(to) * std::abs(e) + absolute);
+            }
             ASSERT_NEAR(load_f32(cuda.row(row, part, head), to, c), e,
-                        2 * epsilon_of(to) * std::abs(e) + 2e-6)
+                        2 * epsilon_of(to) * std::abs(e) + absolute)
                 << "row " << row << " channel " << c;
           }
         }
       }
     }
   }
+}
+
+TEST(CudaParity, PlacedEightBitsSaturateAndTakeNoOddRows) {
+  const Rotary rotary{16, 16, false};
+  const RopeTable table = table_of(rotary, 10);
+  // Values pass as they are; keys at position 0 are rotated by nothing
+  std::vector<float> raw(32, 1.0f);
+  raw[0] = 1e9f;
+  raw[16] = -449;
+  raw[17] = 17.01f;
+  raw[18] = 17;
+  raw[19] = std::numeric_limits<float>::quiet_NaN();
+  raw[20] = -std::numeric_limits<float>::infinity();
+  const std::vector<std::int32_t> position = {0};
+  PagedKv kv(1, 1, 16, DType::kF8, TestLayout::kHeadPages, 9);
+  KvPlaceArgs args{raw_view(raw.data(), 1, 16, DType::kF32), kv.mutable_view(), position.data(),
+                   nullptr, 0};
+  TestDevice device;
+  auto launcher = device.launcher();
+  const DeviceRopeTable on_device = device.upload(table);
+  args.src.data = device.upload(raw, "raw");
+  args.positions = device.upload(position, "positions");
+  args.dst = device.attach(kv.mutable_view());
+  ASSERT_OK(launch_kv_place(launcher, on_device, args));
+  device.bring_back(args.dst, kv.mutable_view());
+  EXPECT_EQ(load_f32(kv.row(0, 0, 0), DType::kF8, 0), 448);
+  EXPECT_EQ(load_f32(kv.row(0, 1, 0), DType::kF8, 0), -448);
+  EXPECT_EQ(load_f32(kv.row(0, 1, 0), DType::kF8, 1), 18);
+  EXPECT_EQ(load_f32(kv.row(0, 1, 0), DType::kF8, 2), 16);
+  EXPECT_TRUE(std::isnan(load_f32(kv.row(0, 1, 0), DType::kF8, 3)));
+  EXPECT_EQ(load_f32(kv.row(0, 1, 0), DType::kF8, 4), -448);
+  args.dst.head_dim = 24;
+  const DeviceRopeTable odd = device.upload(table_of({24, 16, true}, 10));
+  EXPECT_EQ(launch_kv_place(launcher, odd, args).field(), "head_dim");
+  args.dst.head_dim = 16;
+  args.src.dtype = DType::kF8;
+  EXPECT_EQ(launch_kv_place(launcher, on_device, args).field(), "src.dtype");
 }
 
 TEST(CudaParity, KvPack) {
