@@ -39,11 +39,12 @@ Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream) {
       return decode_attention_f16(args, stream);
     case DType::kBF16:
       return decode_attention_bf16(args, stream);
-    case DType::kI8:
     case DType::kF8:
+      return decode_attention_f8(args, stream);
+    case DType::kI8:
       break;
   }
-  return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+  return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
 }
 
 std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAttentionArgs& args) {
@@ -60,13 +61,15 @@ Status prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream) 
       return prefill_attention_f16(args, stream);
     case DType::kBF16:
       return prefill_attention_bf16(args, stream);
+    case DType::kF8:
+      return prefill_attention_f8(args, stream);
     case DType::kF32:
     case DType::kI8:
-    case DType::kF8:
       break;
   }
   return Status::invalid("kv.dtype",
-                         "prefill attention takes f16 or bf16 KV; use decode_attention for f32");
+                         "prefill attention takes f16, bf16 or f8 KV; use decode_attention for "
+                         "f32");
 }
 
 Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream) {

@@ -10,7 +10,9 @@ namespace quire::cuda {
 Status decode_attention_f32(const DecodeAttentionArgs& args, StreamHandle stream);
 Status decode_attention_f16(const DecodeAttentionArgs& args, StreamHandle stream);
 Status decode_attention_bf16(const DecodeAttentionArgs& args, StreamHandle stream);
+Status decode_attention_f8(const DecodeAttentionArgs& args, StreamHandle stream);
 Status prefill_attention_f16(const PrefillAttentionArgs& args, StreamHandle stream);
 Status prefill_attention_bf16(const PrefillAttentionArgs& args, StreamHandle stream);
+Status prefill_attention_f8(const PrefillAttentionArgs& args, StreamHandle stream);
 
 }  // namespace quire::cuda

@@ -173,6 +173,7 @@ inline std::int32_t best_run_chunks(const DeviceProperties& device,
 inline Status check_decode(const DecodeAttentionArgs& args) {
   const AttentionArgs& a = args.attention;
   QUIRE_RETURN_IF_ERROR(quire::internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
+  QUIRE_RETURN_IF_ERROR(quire::internal::check_kv_pieces(a.kv.dtype, a.kv.head_dim));
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 ||
       a.num_heads / a.kv.num_kv_heads > 16) {
     return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" +
@@ -226,7 +227,9 @@ Status launch_decode_chunks(Launcher& launcher, const DecodeAttentionArgs& args,
                              Kernel{a, args.lists, args.sequences, split});
     };
     if (a.kv.head_dim <= 64) return attend.template operator()<64>();
-    if (a.kv.head_dim <= 96) return attend.template operator()<96>();
+    if constexpr (sizeof(E) == 2) {  // matrix loads of F8 take 64 channels
+      if (a.kv.head_dim <= 96) return attend.template operator()<96>();
+    }
     if (a.kv.head_dim <= 128) return attend.template operator()<128>();
     return attend.template operator()<256>();
   }

@@ -58,15 +58,20 @@ template <class E, int kDim>
 struct DecodeAttentionTensorKernel {
   static constexpr int kThreads = 128, kHeads = 8, kKeys = kDim > 128 ? 32 : 64,
                        kWarpKeys = kKeys / 4, kTiles = kDecodeChunk / kKeys;
-  // Eight elements of padding let neighbouring rows start in different banks
-  static constexpr int kRow = kDim + 8, kScoreRow = kKeys + 8;
-  static constexpr int kPartBytes = kKeys * kRow * 2, kTileBytes = 2 * kPartBytes,
-                       kScores = 2 * kTileBytes, kScoreBytes = kHeads * kScoreRow * 4,
+  // F8 lies in shared memory as it is and becomes F16 in registers
+  using Product = ProductElement<E>;
+  static constexpr bool kWidens = !std::is_same_v<E, Product>;
+  // A pack of padding lets neighbouring rows start in different banks
+  static constexpr int kPack = Pack<E>::kCount, kRow = kDim + kPack, kRowPacks = kRow / kPack,
+                       kScoreRow = kKeys + 8;
+  static constexpr int kPartBytes = kKeys * kRow * static_cast<int>(sizeof(E)),
+                       kTileBytes = 2 * kPartBytes, kScores = 2 * kTileBytes,
+                       kScoreBytes = kHeads * kScoreRow * 4,
                        kSharedBytes = kScores + 2 * kScoreBytes;
   static constexpr int kSteps = kDim / 16, kKeyBlocks = kWarpKeys / 8, kChannels = kDim / 4,
                        kChannelBlocks = kChannels / 8;
   // A warp copies kCopyRows rows at once; a lane copies 16 bytes of one row
-  static constexpr int kPacks = kDim / 8, kCopyRows = 32 / kPacks;
+  static constexpr int kPacks = kDim / kPack, kCopyRows = 32 / kPacks;
   static constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
   AttentionArgs a;
   const RowList* lists;
@@ -160,13 +165,14 @@ struct DecodeAttentionTensorKernel {
     return (chunk * a.rows + w.t) * a.num_heads + w.first_head;
   }
 
-  /// Splits two numbers into their parts of type E.
+  /// Splits two numbers into their parts of type Product.
   template <class Device>
   QUIRE_DEVICE static void two_parts(Device& device, float low, float high, std::uint32_t& first,
                                      std::uint32_t& second) {
-    first = device.template from_floats<E>(low, high);
-    const E l{static_cast<std::uint16_t>(first)}, h{static_cast<std::uint16_t>(first >> 16)};
-    second = device.template from_floats<E>(low - device.to_float(l), high - device.to_float(h));
+    first = device.template from_floats<Product>(low, high);
+    const Product l{static_cast<std::uint16_t>(first)}, h{static_cast<std::uint16_t>(first >> 16)};
+    second = device.template from_floats<Product>(low - device.to_float(l),
+                                                  high - device.to_float(h));
   }
 
   /// Loads the query, scaled for powers of two, as left operands; zeros past head_dim and past the
@@ -180,7 +186,9 @@ struct DecodeAttentionTensorKernel {
     for (int step = 0; step < kSteps; ++step) {
       QUIRE_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int c = step * 16 + half * 8 + device.lane() % 4 * 2;
+        // A lane's word of F8 has four neighbouring channels
+        const int c = step * 16 + (kWidens ? device.lane() % 4 * 4 + half * 2
+                                           : half * 8 + device.lane() % 4 * 2);
         const bool inside = head < w.heads && c < a.kv.head_dim;
         two_parts(device, inside ? device.load(q + c) * scale : 0.0f,
                   inside ? device.load(q + c + 1) * scale : 0.0f, query[step][2 * half],
@@ -192,10 +200,10 @@ struct DecodeAttentionTensorKernel {
   /// Copies never touch channels past head_dim; zeros there keep products finite.
   template <class Device>
   QUIRE_DEVICE void clear_padding(Device& device) const {
-    auto packs = device.template shared<Pack<E>>(0, 4 * kKeys * (kRow / 8));
-    const int first = a.kv.head_dim / 8;
+    auto packs = device.template shared<Pack<E>>(0, 4 * kKeys * kRowPacks);
+    const int first = a.kv.head_dim / kPack;
     for (int i = device.thread_idx(); i < 4 * kKeys * kPacks; i += kThreads) {
-      if (i % kPacks >= first) packs[i / kPacks * (kRow / 8) + i % kPacks] = Pack<E>{};
+      if (i % kPacks >= first) packs[i / kPacks * kRowPacks + i % kPacks] = Pack<E>{};
     }
     device.sync_threads();
   }
@@ -228,19 +236,19 @@ struct DecodeAttentionTensorKernel {
                      static_cast<std::uint64_t>(w.kv_head * a.kv.head_stride +
                                                 key.row % kPageTokens * a.kv.token_stride);
     const int pack = device.lane() % kPacks, first = device.lane() / kPacks;
-    auto packs = device.template shared<Pack<E>>(tile % 2 * kTileBytes, 2 * kKeys * (kRow / 8));
+    auto packs = device.template shared<Pack<E>>(tile % 2 * kTileBytes, 2 * kKeys * kRowPacks);
     QUIRE_UNROLL
     for (int pass = 0; pass < kWarpKeys; pass += kCopyRows) {
       const int k = pass + first;
       const std::uint64_t from = device.shuffle(own, k);
-      if (first >= kCopyRows || pack * 8 >= a.kv.head_dim) continue;
+      if (first >= kCopyRows || pack * kPack >= a.kv.head_dim) continue;
       // The address of a key that is not seen is none, so it is computed as a number.
       const std::uint64_t keys = from + static_cast<std::uint64_t>(pack) * sizeof(Pack<E>);
       const std::uint64_t values = keys + static_cast<std::uint64_t>(a.kv.kv_stride);
-      const int at = (device.warp() * kWarpKeys + k) * (kRow / 8) + pack;
+      const int at = (device.warp() * kWarpKeys + k) * kRowPacks + pack;
       const bool present = (seen >> k & 1) != 0;
       device.copy_async_or_zero(packs, at, reinterpret_cast<const Pack<E>*>(keys), present);
-      device.copy_async_or_zero(packs, at + kKeys * (kRow / 8),
+      device.copy_async_or_zero(packs, at + kKeys * kRowPacks,
                                 reinterpret_cast<const Pack<E>*>(values), present);
     }
     device.commit_copies();
@@ -254,18 +262,27 @@ struct DecodeAttentionTensorKernel {
     auto scores = device.template shared<Two>(kScores + tile % 2 * kScoreBytes,
                                               kHeads * kScoreRow / 2);
     const int lane = device.lane();
-    // Eight keys of 32 channels: right operands of two steps
-    const int at = (device.warp() * kWarpKeys + lane % 8) * kRow + lane / 8 * 8;
+    // Eight keys of 32 channels, or of 64 in F8: right operands of two steps, or of four
+    const int at = (device.warp() * kWarpKeys + lane % 8) * kRow + lane / 8 * kPack;
     QUIRE_UNROLL
     for (int n = 0; n < kKeyBlocks; ++n) {
       float sums[4] = {};
       QUIRE_UNROLL
-      for (int step = 0; step < kSteps; step += 2) {
+      for (int step = 0; step < kSteps; step += kPack / 4) {
         std::uint32_t k[4];
         device.load_matrices(k, keys, at + n * 8 * kRow + step * 16);
-        const std::uint32_t even[2] = {k[0], k[1]}, odd[2] = {k[2], k[3]};
-        device.mma(sums, query[step], even, E{});
-        device.mma(sums, query[step + 1], odd, E{});
+        if constexpr (kWidens) {
+          QUIRE_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            const std::uint32_t wide[2] = {device.widen(static_cast<std::uint16_t>(k[i])),
+                                           device.widen(static_cast<std::uint16_t>(k[i] >> 16))};
+            device.mma(sums, query[step + i], wide, Product{});
+          }
+        } else {
+          const std::uint32_t even[2] = {k[0], k[1]}, odd[2] = {k[2], k[3]};
+          device.mma(sums, query[step], even, E{});
+          device.mma(sums, query[step + 1], odd, E{});
+        }
       }
       const int key = n * 8 + lane % 4 * 2;
       const bool low = (seen >> key & 1) != 0, high = (seen >> (key + 1) & 1) != 0;
@@ -309,19 +326,49 @@ struct DecodeAttentionTensorKernel {
       r.total += high;
       two_parts(device, low, high, p[k / 2][k % 2 * 2], p[k / 2][k % 2 * 2 + 1]);
     }
-    // 32 keys of eight channels: right operands of two steps
+    // 32 keys of eight channels, or of sixteen in F8: right operands of two steps
     const int at = lane * kRow + device.warp() * kChannels;
     QUIRE_UNROLL
-    for (int c = 0; c < kChannelBlocks; ++c) {
+    for (int c = 0; c < kChannelBlocks; c += kPack / 8) {
       QUIRE_UNROLL
       for (int k = 0; k < kKeys / 16; k += 2) {
         std::uint32_t v[4];
         device.load_matrices_transposed(v, values, at + k * 16 * kRow + c * 8);
-        const std::uint32_t even[2] = {v[0], v[1]}, odd[2] = {v[2], v[3]};
-        device.mma(r.out[c], p[k], even, E{});
-        device.mma(r.out[c], p[k + 1], odd, E{});
+        if constexpr (kWidens) {
+          QUIRE_UNROLL
+          for (int i = 0; i < 4; ++i) v[i] = swap_middle(v[i]);
+          QUIRE_UNROLL
+          for (int odd = 0; odd < 2; ++odd) {
+            std::uint32_t wide[4];
+            QUIRE_UNROLL
+            for (int i = 0; i < 4; ++i)
+              wide[i] = device.widen(static_cast<std::uint16_t>(v[i] >> 16 * odd));
+            const std::uint32_t near[2] = {wide[0], wide[1]}, far[2] = {wide[2], wide[3]};
+            device.mma(r.out[c + odd], p[k], near, Product{});
+            device.mma(r.out[c + odd], p[k + 1], far, Product{});
+          }
+        } else {
+          const std::uint32_t even[2] = {v[0], v[1]}, odd[2] = {v[2], v[3]};
+          device.mma(r.out[c], p[k], even, E{});
+          device.mma(r.out[c], p[k + 1], odd, E{});
+        }
       }
     }
+  }
+
+  /// A word of a transposed matrix of F8 has two neighbouring channels of two keys, key by key;
+  /// returns them channel by channel.
+  QUIRE_HOST_DEVICE static std::uint32_t swap_middle(std::uint32_t word) {
+    return (word & 0xff0000ffu) | (word >> 8 & 0xff00u) | (word & 0xff00u) << 8;
+  }
+
+  /// Returns the channel that column `i` of the lane has in a block of the warp's sums. In F8 even
+  /// and odd channels of sixteen are blocks of their own.
+  template <class Device>
+  QUIRE_DEVICE static int channel_of(Device& device, int block, int i) {
+    const int column = device.lane() % 4 * 2 + i;
+    return device.warp() * kChannels +
+           (kWidens ? block / 2 * 16 + column * 2 + block % 2 : block * 8 + column);
   }
 
   /// Writes the result of one chunk of the run.
@@ -338,7 +385,7 @@ struct DecodeAttentionTensorKernel {
     for (int block = 0; block < kChannelBlocks; ++block) {
       QUIRE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        const int c = device.warp() * kChannels + block * 8 + device.lane() % 4 * 2 + i;
+        const int c = channel_of(device, block, i);
         if (c < a.kv.head_dim) {
           device.store(split.out + row * a.kv.head_dim + c,
                        (r.out[block][i] + r.out[block][2 + i]) * inverse);

@@ -1,4 +1,4 @@
-/// This file holds attention of many query rows over paged f16 or bf16 KV on tensor cores
+/// This file holds attention of many query rows over paged f16, bf16 or f8 KV on tensor cores
 /// (FlashAttention-2). Tiles of keys and values pass through shared memory; scores, softmax and
 /// sums stay in registers. The mask is by position only, so query rows and cache rows may come in
 /// any order.
@@ -23,6 +23,7 @@
 #pragma once
 
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/device.h"
@@ -52,22 +53,31 @@ QUIRE_DEVICE void store_pair(Device& device, BF16* out, float low, float high) {
 ///
 /// There is one buffer of keys and one of values: a tile's values arrive while its scores are
 /// computed, and the next tile's keys while its values are added. Queries and softmax weights are
-/// rounded to E. A lane's bits do not depend on kParts, because tiles of keys start at row 0.
+/// rounded to Product. A lane's bits do not depend on kParts, because tiles of keys start at row 0.
+///
+/// F8 arrives in a third buffer, where a thread finds what it copied itself; it writes that as F16
+/// where other types arrive. With 256 channels there is no room, and no copy is asynchronous.
 template <class E, int kDim, int kParts>
 struct PrefillAttentionKernel {
   static constexpr int kThreads = 128, kWarpLanes = 16 * kParts, kLanes = 4 * kWarpLanes,
                        kKeys = 64;
+  using Product = ProductElement<E>;
+  static constexpr bool kWidens = !std::is_same_v<E, Product>, kStages = kWidens && kDim <= 128;
   // Eight elements of padding let neighbouring rows start in different banks
   static constexpr int kRow = kDim + 8;
   static constexpr int kTileBytes = kKeys * kRow * 2, kKeysAt = kLanes * kRow * 2,
-                       kValuesAt = kKeysAt + kTileBytes, kSharedBytes = kValuesAt + kTileBytes;
+                       kValuesAt = kKeysAt + kTileBytes, kStagedAt = kValuesAt + kTileBytes,
+                       kSharedBytes = kStagedAt + (kStages ? kKeys * kDim : 0);
   static_assert(kSharedBytes <= kPortableSharedBytes);
   // The padding of a query lane's row has its position, and the next word of the first four rows
   // the latest position of each warp: at 256 channels there is no other place for them
   static constexpr int kRowWords = kRow / 2, kPositionWord = kDim / 2, kLatestWord = kDim / 2 + 1;
   static constexpr int kKeyBlocks = kKeys / 8, kChannelBlocks = kDim / 8, kSteps = kDim / 16;
   // A tile is copied in passes of kCopyRows rows; a thread copies 16 bytes of one row
-  static constexpr int kPacks = kDim / 8, kCopyRows = kPacks == 12 ? 8 : kThreads / kPacks,
+  static constexpr int kPack = Pack<E>::kCount, kPacks = kDim / kPack, kWide = kPack / 8,
+                       kCopyRows = kPacks == 12                       ? 8
+                                   : kThreads / kPacks <= kPageTokens ? kThreads / kPacks
+                                                                      : kPageTokens,
                        kTilePages = kKeys / kPageTokens;
   static_assert(kPageTokens % kCopyRows == 0);
   static constexpr std::int32_t kUnseen = std::numeric_limits<std::int32_t>::max(),
@@ -117,6 +127,7 @@ struct PrefillAttentionKernel {
     device.commit_copies();
     for (int tile = 0; tile < tiles; ++tile) {
       device.template wait_copies<0>();
+      widen_copies(device, kKeysAt);
       device.sync_threads();  // the keys are there, and nobody reads the previous values
       start_copies(device, kValuesAt, tile, next, own + static_cast<int>(a.kv.kv_stride));
       device.commit_copies();
@@ -131,6 +142,7 @@ struct PrefillAttentionKernel {
         weigh(device, f, scores, weights);
       }
       device.template wait_copies<0>();
+      widen_copies(device, kValuesAt);
       device.sync_threads();  // the values are there, and nobody reads these keys
       if (tile + 1 < tiles) start_copies(device, kKeysAt, tile + 1, next, own);
       device.commit_copies();
@@ -199,31 +211,33 @@ struct PrefillAttentionKernel {
   template <class Device>
   QUIRE_DEVICE void load_queries(Device& device, std::uint32_t first_lane, std::uint32_t group,
                                  std::uint32_t kv_head) const {
-    auto packs = device.template shared<Pack<E>>(0, kLanes * (kRow / 8));
+    constexpr int kEach = kDim / 8;
+    auto packs = device.template shared<Pack<Product>>(0, kLanes * (kRow / 8));
     const float scale = a.scale * kLog2E;
-    for (int i = device.thread_idx(); i < kLanes * kPacks; i += kThreads) {
-      const int pack = i % kPacks;
-      const std::uint32_t lane = first_lane + static_cast<std::uint32_t>(i / kPacks);
+    for (int i = device.thread_idx(); i < kLanes * kEach; i += kThreads) {
+      const int pack = i % kEach;
+      const std::uint32_t lane = first_lane + static_cast<std::uint32_t>(i / kEach);
       const std::int64_t t = lane / group;
-      Pack<E> rounded{};
+      Pack<Product> rounded{};
       if (t < a.rows && pack * 8 < a.kv.head_dim) {
         const float* q = a.q + t * a.ldq + (kv_head * group + lane % group) * a.kv.head_dim +
                          pack * 8;
         QUIRE_UNROLL
         for (int c = 0; c < 8; ++c)
-          rounded.e[c] = device.template from_float<E>(device.load(q + c) * scale);
+          rounded.e[c] = device.template from_float<Product>(device.load(q + c) * scale);
       }
-      packs[i / kPacks * (kRow / 8) + pack] = rounded;
+      packs[i / kEach * (kRow / 8) + pack] = rounded;
     }
   }
 
   /// Copies never touch channels past head_dim; zeros there keep products finite.
   template <class Device>
   QUIRE_DEVICE void clear_padding(Device& device) const {
-    auto packs = device.template shared<Pack<E>>(kKeysAt, 2 * kKeys * (kRow / 8));
+    constexpr int kEach = kDim / 8;
+    auto packs = device.template shared<Pack<Product>>(kKeysAt, 2 * kKeys * (kRow / 8));
     const int first = a.kv.head_dim / 8;
-    for (int i = device.thread_idx(); i < 2 * kKeys * kPacks; i += kThreads) {
-      if (i % kPacks >= first) packs[i / kPacks * (kRow / 8) + i % kPacks] = Pack<E>{};
+    for (int i = device.thread_idx(); i < 2 * kKeys * kEach; i += kThreads) {
+      if (i % kEach >= first) packs[i / kEach * (kRow / 8) + i % kEach] = Pack<Product>{};
     }
   }
 
@@ -275,20 +289,48 @@ struct PrefillAttentionKernel {
   QUIRE_DEVICE void start_copies(Device& device, int to, int tile, const TileRows& rows,
                                  int own) const {
     const int row = device.thread_idx() / kPacks, pack = device.thread_idx() % kPacks;
-    if (row >= kCopyRows || pack * 8 >= a.kv.head_dim) return;
-    auto packs = device.template shared<Pack<E>>(to, kKeys * (kRow / 8));
-    const int at = row * (kRow / 8) + pack;
+    if (row >= kCopyRows || pack * kPack >= a.kv.head_dim) return;
     const int rows_left = num_rows() - tile * kKeys;
+    if constexpr (kWidens && !kStages) {
+      auto words = device.template shared<Pack<std::uint32_t>>(to, kKeys * (kRow / 8));
+      QUIRE_UNROLL
+      for (int first = 0; first < kKeys; first += kCopyRows) {
+        Pack<std::uint16_t> narrow{};
+        if (first + row < rows_left)
+          narrow = device.load(
+              reinterpret_cast<const Pack<std::uint16_t>*>(source(rows, first, own)));
+        store_widened(device, narrow, words, (row + first) * (kRow / 8) + pack * kWide);
+      }
+      return;
+    }
+    constexpr int kTo = kStages ? kPacks : kRow / 8;  // packs from row to row
+    auto packs = device.template shared<Pack<E>>(kStages ? kStagedAt : to, kKeys * kTo);
+    const int at = row * kTo + pack;
     // Both loops stand alone, so that a whole tile costs no comparisons
     if (rows_left >= kKeys) {
       QUIRE_UNROLL
       for (int first = 0; first < kKeys; first += kCopyRows)
-        device.copy_async(packs, at + first * (kRow / 8), source(rows, first, own));
+        device.copy_async(packs, at + first * kTo, source(rows, first, own));
     } else {
       QUIRE_UNROLL
       for (int first = 0; first < kKeys; first += kCopyRows) {
-        device.copy_async_or_zero(packs, at + first * (kRow / 8), source(rows, first, own),
+        device.copy_async_or_zero(packs, at + first * kTo, source(rows, first, own),
                                   first + row < rows_left);
+      }
+    }
+  }
+  /// Writes as F16 what start_copies() has brought to this thread; other types are in place.
+  template <class Device>
+  QUIRE_DEVICE void widen_copies(Device& device, int to) const {
+    if constexpr (kStages) {
+      const int row = device.thread_idx() / kPacks, pack = device.thread_idx() % kPacks;
+      if (row >= kCopyRows || pack * kPack >= a.kv.head_dim) return;
+      auto narrow = device.template shared<Pack<std::uint16_t>>(kStagedAt, kKeys * kPacks);
+      auto words = device.template shared<Pack<std::uint32_t>>(to, kKeys * (kRow / 8));
+      QUIRE_UNROLL
+      for (int first = 0; first < kKeys; first += kCopyRows) {
+        const Pack<std::uint16_t> sixteen = narrow[(row + first) * kPacks + pack];
+        store_widened(device, sixteen, words, (row + first) * (kRow / 8) + pack * kWide);
       }
     }
   }
@@ -300,8 +342,8 @@ struct PrefillAttentionKernel {
 
   template <class Device>
   QUIRE_DEVICE void multiply_keys(Device& device, float (&scores)[kParts][kKeyBlocks][4]) const {
-    auto queries = device.template shared<E>(0, kLanes * kRow);
-    auto keys = device.template shared<E>(kKeysAt, kKeys * kRow);
+    auto queries = device.template shared<Product>(0, kLanes * kRow);
+    auto keys = device.template shared<Product>(kKeysAt, kKeys * kRow);
     const int lane = device.lane();
     // Rows of a left operand: lanes 0 to 15 its 16 rows, lanes 16 to 31 the same, 8 channels on
     const int query = (warp_lane(device) + lane % 16) * kRow + lane / 16 * 8;
@@ -320,8 +362,8 @@ struct PrefillAttentionKernel {
         const std::uint32_t even[2] = {k[0], k[1]}, odd[2] = {k[2], k[3]};
         QUIRE_UNROLL
         for (int part = 0; part < kParts; ++part) {
-          device.mma(scores[part][n], q[part], even, E{});
-          device.mma(scores[part][n + 1], q[part], odd, E{});
+          device.mma(scores[part][n], q[part], even, Product{});
+          device.mma(scores[part][n + 1], q[part], odd, Product{});
         }
       }
     }
@@ -382,7 +424,7 @@ struct PrefillAttentionKernel {
                       high = device.exp2_approx(scores[part][n][2 * half + 1] - base);
           total += low;
           total += high;
-          weights[part][n][half] = device.template from_floats<E>(low, high);
+          weights[part][n][half] = device.template from_floats<Product>(low, high);
         }
         f.total[part][half] = total;
         QUIRE_UNROLL
@@ -396,7 +438,7 @@ struct PrefillAttentionKernel {
 
   template <class Device>
   QUIRE_DEVICE void add_values(Device& device, const Weights& weights, Fragment& f) const {
-    auto values = device.template shared<E>(kValuesAt, kKeys * kRow);
+    auto values = device.template shared<Product>(kValuesAt, kKeys * kRow);
     // Keys 0 to 7 and 8 to 15 of 8 channels, then of the next 8
     const int value = device.lane() % 16 * kRow + device.lane() / 16 * 8;
     QUIRE_UNROLL
@@ -411,8 +453,8 @@ struct PrefillAttentionKernel {
           // 16 keys: two blocks of weights form one left operand
           const std::uint32_t p[4] = {weights[part][k][0], weights[part][k][1],
                                       weights[part][k + 1][0], weights[part][k + 1][1]};
-          device.mma(f.out[part][c], p, even, E{});
-          device.mma(f.out[part][c + 1], p, odd, E{});
+          device.mma(f.out[part][c], p, even, Product{});
+          device.mma(f.out[part][c + 1], p, odd, Product{});
         }
       }
     }
@@ -465,6 +507,7 @@ struct PrefillAttentionKernel {
 inline Status check_prefill(const PrefillAttentionArgs& args) {
   const AttentionArgs& a = args.attention;
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
+  QUIRE_RETURN_IF_ERROR(internal::check_kv_pieces(a.kv.dtype, a.kv.head_dim));
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
     return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   if (a.rows < 0 || a.kv.num_rows < 0) return Status::invalid("rows", "must not be negative");
@@ -501,13 +544,15 @@ Status launch_prefill_blocks(Launcher& launcher, const PrefillAttentionArgs& arg
         Kernel{a, args.to});
   };
   if (a.kv.head_dim <= 64) return attend.template operator()<64>();
-  if (a.kv.head_dim <= 96) return attend.template operator()<96>();
+  if constexpr (sizeof(E) == 2) {  // threads share rows of F8 evenly only with powers of two
+    if (a.kv.head_dim <= 96) return attend.template operator()<96>();
+  }
   if (a.kv.head_dim <= 128) return attend.template operator()<128>();
   return attend.template operator()<256>();
 }
 
-/// Computes attention() for KV of element type E, F16 or BF16. Errors: kInvalidArgument (shapes;
-/// positions are not checked).
+/// Computes attention() for KV of element type E, F16, BF16 or F8. Errors: kInvalidArgument
+/// (shapes; positions are not checked).
 template <class E, class Launcher>
 Status launch_prefill_attention(Launcher& launcher, const PrefillAttentionArgs& args) {
   // Large blocks read keys and values half as often; small ones spread few lanes over the device

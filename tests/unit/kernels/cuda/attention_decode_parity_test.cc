@@ -33,6 +33,12 @@ const Shape kShapes[] = {
     {513, 1, 1, 8, 128, DType::kBF16, TestLayout::kHeadPages},
     {97, 1, 1, 8, 256, DType::kBF16, TestLayout::kHeadMajor},
     {290, 1, 1, 9, 72, DType::kF16, TestLayout::kTokenMajor},
+    {1, 1, 1, 1, 16, DType::kF8, TestLayout::kHeadMajor},
+    {257, 3, 2, 7, 128, DType::kF8, TestLayout::kTokenMajor},
+    {530, 1, 2, 4, 96, DType::kF8, TestLayout::kHeadPages},
+    {255, 1, 2, 9, 64, DType::kF8, TestLayout::kGranules},
+    {97, 2, 1, 8, 256, DType::kF8, TestLayout::kHeadMajor},
+    {64, 1, 1, 3, 80, DType::kF8, TestLayout::kHeadPages},
 };
 
 /// Query rows over a cache whose positions are shuffled, so that masks cut anywhere.
@@ -95,7 +101,7 @@ Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int3
   }
   args.scratch = device.output(decode_attention_scratch_bytes(args) / 4, "scratch");
   auto launcher = device.launcher();
-  QUIRE_RETURN_IF_ERROR(with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+  QUIRE_RETURN_IF_ERROR(with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
     return launch_decode_attention<E>(launcher, args);
   }));
   if (rounded != nullptr) {
@@ -118,7 +124,13 @@ TEST(CudaParity, DecodeAttention) {
     const Scene scene(s);
     std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
     ASSERT_OK(attention_reference(scene.arguments(expected, expected_lse)));
-    ASSERT_OK(attention(scene.arguments(cpu, cpu_lse)));
+    const Status on_cpu = attention(scene.arguments(cpu, cpu_lse));
+    if (s.dtype == DType::kF8) {
+      EXPECT_EQ(on_cpu.field(), "kv.dtype");
+      cpu = expected;
+    } else {
+      ASSERT_OK(on_cpu);
+    }
     ASSERT_OK(run_on_device(scene, {}, 0, s.queries, cuda, cuda_lse));
     const std::string what = "keys " + std::to_string(s.keys) + " head_dim " +
                              std::to_string(s.dim);
@@ -143,7 +155,13 @@ TEST(CudaParity, DecodeAttentionOverRowLists) {
       views.push_back({list.data(), static_cast<std::int64_t>(list.size())});
     std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
     ASSERT_OK(attention_rows_reference({scene.arguments(expected, expected_lse), views.data()}));
-    ASSERT_OK(attention_rows({scene.arguments(cpu, cpu_lse), views.data()}));
+    const Status on_cpu = attention_rows({scene.arguments(cpu, cpu_lse), views.data()});
+    if (s.dtype == DType::kF8) {
+      EXPECT_EQ(on_cpu.field(), "kv.dtype");
+      cpu = expected;
+    } else {
+      ASSERT_OK(on_cpu);
+    }
     ASSERT_OK(run_on_device(scene, lists, 0, s.queries, cuda, cuda_lse));
     expect_close(cpu, expected, cpu_tolerance(s.dtype), cpu_tolerance(s.dtype), "cpu");
     expect_close(cuda, expected, cuda_tolerance(s.dtype), cuda_tolerance(s.dtype), "out");
@@ -473,6 +491,9 @@ TEST(CudaParity, DecodeAttentionRefusesBadShapes) {
   bad = good;
   bad.to = DType::kF16;
   EXPECT_EQ(field_of(bad), "to");
+  bad = good;
+  bad.attention.kv.dtype = DType::kF8;
+  EXPECT_EQ(launch_decode_attention<F8>(launcher, bad).field(), "head_dim");
 }
 
 }  // namespace

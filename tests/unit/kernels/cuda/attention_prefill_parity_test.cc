@@ -34,6 +34,11 @@ const Shape kShapes[] = {
     {257, 33, 1, 4, 128, DType::kBF16, TestLayout::kHeadPages, true, Queries::kLast},
     {127, 19, 2, 7, 64, DType::kF16, TestLayout::kHeadPages, false, Queries::kLast},
     {15, 15, 1, 8, 256, DType::kBF16, TestLayout::kHeadMajor, true, Queries::kLast},
+    {70, 33, 2, 3, 64, DType::kF8, TestLayout::kTokenMajor, true},
+    {129, 20, 1, 4, 128, DType::kF8, TestLayout::kHeadPages, true},
+    {65, 5, 1, 2, 256, DType::kF8, TestLayout::kHeadMajor, false},
+    {193, 43, 1, 3, 96, DType::kF8, TestLayout::kHeadPages, true, Queries::kLast},
+    {31, 4, 1, 7, 16, DType::kF8, TestLayout::kGranules, false},
 };
 
 struct Scene {
@@ -114,6 +119,7 @@ struct Scene {
       return parts == 1 ? launch_prefill_blocks<E, 1>(launcher, args)
                         : launch_prefill_blocks<E, 2>(launcher, args);
     };
+    if (s.dtype == DType::kF8) return blocks(F8{});
     return s.dtype == DType::kF16 ? blocks(F16{}) : blocks(BF16{});
   }
   Shape s;
@@ -128,11 +134,18 @@ TEST(CudaParity, PrefillAttention) {
     const Scene scene(s);
     std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
     ASSERT_OK(attention_reference(scene.arguments(expected, expected_lse)));
-    ASSERT_OK(attention(scene.arguments(cpu, cpu_lse)));
+    const Status on_cpu = attention(scene.arguments(cpu, cpu_lse));
+    if (s.dtype == DType::kF8) {
+      EXPECT_EQ(on_cpu.field(), "kv.dtype");
+      cpu = expected;
+      cpu_lse = expected_lse;
+    } else {
+      ASSERT_OK(on_cpu);
+    }
     ASSERT_OK(scene.run_on_device(0, s.queries, cuda, cuda_lse));
-    // Queries and weights are rounded to the type of the KV. Scores are off by a few of its half
-    // units, and sums by fewer.
-    const double tolerance = 5 * epsilon_of(s.dtype);
+    // Queries and weights are rounded to the type of the KV, or to f16 for f8. Scores are off by a
+    // few of its half units, and sums by fewer.
+    const double tolerance = 5 * epsilon_of(s.dtype == DType::kF8 ? DType::kF16 : s.dtype);
     const std::string what = "keys " + std::to_string(s.keys) + " head_dim " +
                              std::to_string(s.dim);
     expect_close(cpu, expected, tolerance, tolerance, what + " cpu");
@@ -168,7 +181,7 @@ TEST(CudaParity, PrefillAttentionRoundsAsAConversionDoes) {
 }
 
 TEST(CudaParity, APrefillRowHasTheSameBitsAlone) {
-  for (const int shape : {1, 2, 8, 9}) {
+  for (const int shape : {1, 2, 8, 9, 12, 13, 15}) {
     const Scene scene(kShapes[shape]);
     std::vector<float> all, all_lse, one, one_lse;
     ASSERT_OK(scene.run_on_device(0, scene.s.queries, all, all_lse));
@@ -183,7 +196,7 @@ TEST(CudaParity, APrefillRowHasTheSameBitsAlone) {
 }
 
 TEST(CudaParity, KeysThatAPrefillRowCannotSeeDoNotChangeItsBits) {
-  for (const int shape : {8, 9}) {
+  for (const int shape : {8, 9, 15}) {
     const Scene scene(kShapes[shape]);
     std::vector<float> all, all_lse, one, one_lse;
     ASSERT_OK(scene.run_on_device(0, 1, all, all_lse, 2));
@@ -227,6 +240,10 @@ TEST(CudaParity, PrefillAttentionRefusesBadShapes) {
   bad = good;
   ++bad.ldo;
   EXPECT_EQ(field_of(bad, DType::kBF16), "out");
+  bad = good;
+  bad.kv.dtype = DType::kF8;
+  bad.kv.head_dim = 24;
+  EXPECT_EQ(launch_prefill_attention<F8>(launcher, {bad}).field(), "head_dim");
 }
 
 TEST(CudaParity, APrefillRowThatSeesNothingIsZero) {
