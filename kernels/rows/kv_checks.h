@@ -12,6 +12,9 @@ inline bool is_kv_dtype(DType t) {
   return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16;
 }
 
+/// Returns whether a device's pages may have the dtype.
+inline bool is_device_kv_dtype(DType t) { return is_kv_dtype(t) || t == DType::kF8; }
+
 inline Status check_head_shape(std::int32_t num_kv_heads, std::int32_t head_dim) {
   if (num_kv_heads <= 0) return Status::invalid("num_kv_heads", "must be at least 1");
   if (head_dim < 8 || head_dim > 256 || head_dim % 8 != 0) {

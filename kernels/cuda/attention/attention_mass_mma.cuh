@@ -32,6 +32,7 @@ struct AttentionMassMmaKernel {
                        kSharedBytes = kPartsAt + kWarps * kRows * 4;
   static_assert(kSharedBytes <= kPortableSharedBytes);
   static constexpr int kResident = kDim <= 128 ? 4 : 2;  ///< as many as have shared memory
+  using Product = ProductElement<E>;                     ///< of queries and keys in shared memory
   static constexpr float kLog2E = 1.4426950408889634f;
   static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max(),
                                 kNothing = std::numeric_limits<std::int32_t>::min();
@@ -46,7 +47,7 @@ struct AttentionMassMmaKernel {
     const std::int64_t first_row = device.block_idx().z * kRows, left = a.rows * group - first_row;
     const QueryRows rows{first_row / group, static_cast<int>(first_row % group), group,
                          static_cast<int>(left < kRows ? left : kRows)};
-    load_tile_queries<E, kDim, kRows, kThreads>(device, a, rows, kv_head, wide, kQueriesAt);
+    load_tile_queries<Product, kDim, kRows, kThreads>(device, a, rows, kv_head, wide, kQueriesAt);
     load_lse(device, rows, kv_head);
     const std::int64_t first = device.block_idx().x * ranges,
                        end = first + ranges < a.num_ranges ? first + ranges : a.num_ranges;
@@ -111,8 +112,8 @@ struct AttentionMassMmaKernel {
   QUIRE_DEVICE void add_tile(Device& device, int keys_at, int count,
                              const std::int32_t (&positions)[2][2],
                              float (&sums)[kTiles][2]) const {
-    auto keys = device.template shared<E>(keys_at, kKeys * kRow);
-    auto queries = device.template shared<E>(kQueriesAt, kRows * kRow);
+    auto keys = device.template shared<Product>(keys_at, kKeys * kRow);
+    auto queries = device.template shared<Product>(kQueriesAt, kRows * kRow);
     const int lane = device.lane();
     const int query = lane % 16 * kRow + lane / 16 * 8;
     const int key = (device.warp() * 16 + lane / 16 * 8 + lane % 8) * kRow + lane / 8 % 2 * 8;
@@ -127,8 +128,8 @@ struct AttentionMassMmaKernel {
         if (tile * kTile >= count) continue;
         std::uint32_t q[4];
         device.load_matrices(q, queries, query + tile * kTile * kRow + step * 16);
-        device.mma(scores[tile][0], q, first, E{});
-        device.mma(scores[tile][1], q, second, E{});
+        device.mma(scores[tile][0], q, first, Product{});
+        device.mma(scores[tile][1], q, second, Product{});
       }
     }
     auto all_lse = device.template shared<float>(kLseAt, kRows);

@@ -117,7 +117,7 @@ Status launch_attention_scores(Launcher& launcher, const AttentionScoresArgs& a)
   if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
   if (a.rows == 0) return {};
-  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+  return with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
     if constexpr (!std::is_same_v<E, float>) {
       return launch_attention_scores_mma<E>(launcher, a);
     } else {

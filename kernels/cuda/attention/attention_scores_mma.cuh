@@ -31,6 +31,7 @@ struct AttentionScoresMmaKernel {
                                       (kQueryBytes > kWeightBytes ? kQueryBytes : kWeightBytes);
   static constexpr int kTile = QueryRows::kTile, kHalf = kKeys / 2, kBlocks = kHalf / 8,
                        kAtOnce = 8;
+  using Product = ProductElement<E>;  ///< of queries and keys in shared memory
   static constexpr float kLog2E = 1.4426950408889634f;
   AttentionScoresArgs a;
   bool wide;  ///< whether rows of queries allow accesses of 16 bytes
@@ -49,7 +50,7 @@ struct AttentionScoresMmaKernel {
     QueryRows rows{0, 0, group, 0};
     for (std::int64_t left = a.rows * group; left > 0; left -= kRows, rows.advance(kRows)) {
       rows.count = static_cast<int>(left < kRows ? left : kRows);
-      load_tile_queries<E, kDim, kRows, kThreads>(device, a, rows, kv_head, wide, kQueriesAt);
+      load_tile_queries<Product, kDim, kRows, kThreads>(device, a, rows, kv_head, wide, kQueriesAt);
       device.template wait_copies<0>();
       device.sync_threads();
       const int tile = device.warp() % (kRows / kTile) * kTile;
@@ -84,9 +85,9 @@ struct AttentionScoresMmaKernel {
 
   template <class Device>
   QUIRE_DEVICE void multiply(Device& device, int tile, float (&scores)[kBlocks][4]) const {
-    multiply_tile<E, kDim>(device, device.template shared<E>(kQueriesAt, kRows * kRow), tile,
-                           device.template shared<E>(0, kKeys * kRow), first_key_of_warp(device),
-                           scores);
+    multiply_tile<Product, kDim>(device, device.template shared<Product>(kQueriesAt, kRows * kRow),
+                                 tile, device.template shared<Product>(0, kKeys * kRow),
+                                 first_key_of_warp(device), scores);
   }
 
   /// Turns a tile's scores into weights; what a row does not see leaves a reduction as it is.

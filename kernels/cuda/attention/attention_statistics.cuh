@@ -108,7 +108,7 @@ Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
   if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
   const std::int64_t group = a.num_heads / a.kv.num_kv_heads;
-  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+  return with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
     if constexpr (!std::is_same_v<E, float>) {
       return launch_attention_mass_mma<E>(launcher, a);
     } else {
@@ -274,7 +274,7 @@ Status launch_attention_stats(Launcher& launcher, const AttentionStatsArgs& a) {
     return Status::invalid("ldq", "row strides must be at least as long as a row");
   if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
-  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+  return with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
     if constexpr (!std::is_same_v<E, float>) {
       return launch_attention_stats_mma<E>(launcher, a);
     } else {

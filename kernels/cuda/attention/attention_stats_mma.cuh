@@ -10,6 +10,7 @@
 #pragma once
 
 #include <limits>
+#include <type_traits>
 
 #include "kernels/attention/attention_stats.h"
 #include "kernels/cuda/attention/attention_tiles.cuh"
@@ -26,9 +27,9 @@ QUIRE_DEVICE double fixed_term(double x) {
 }
 
 /// One thread block handles kColumns columns over kRows query rows and all heads. Queries are
-/// rounded to E exactly as attention_prefill.cuh rounds them, which lse comes from. Each of four
-/// warps sums the attention of 16 rows over the heads in registers. The terms of a column are then
-/// added in the block and, by one atomic addition each, to the sums of the call.
+/// rounded to Product exactly as attention_prefill.cuh rounds them, which lse comes from. Each of
+/// four warps sums the attention of 16 rows over the heads in registers. The terms of a column are
+/// then added in the block and, by one atomic addition each, to the sums of the call.
 ///
 /// Terms are multiples of 2^-28 (sum_log), 2^-25 (sum_x_log) and 2^-33 (sum_late), which is exact
 /// up to 2^20 rows, so a column's bits depend neither on how rows are split into calls nor on the
@@ -40,6 +41,7 @@ struct AttentionStatsMmaKernel {
                        kTermsAt = kQueriesAt + kRows * kRow * 2,  // [3][4 warps][kColumns] f64
       kSharedBytes = kTermsAt + 3 * 4 * kColumns * 8;
   static constexpr int kPacks = kDim / 8, kColumnBlocks = kColumns / 8;
+  using Product = ProductElement<E>;  ///< of queries and keys in shared memory
   static constexpr float kLog2E = 1.4426950408889634f;
   static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
   AttentionStatsArgs a;
@@ -89,34 +91,42 @@ struct AttentionStatsMmaKernel {
   /// copy_tile_keys(), whose pointers do not fit the registers beside the sums.
   template <class Device>
   QUIRE_DEVICE void load_keys(Device& device, std::int64_t first, int kv_head) const {
-    auto packs = device.template shared<Pack<E>>(0, kColumns * (kRow / 8));
-    for (int i = device.thread_idx(); i < kColumns * kPacks; i += kThreads) {
-      const int pack = i % kPacks;
-      const std::int64_t column = first + i / kPacks;
-      const bool present = column < a.num_columns && pack * 8 < a.kv.head_dim;
+    constexpr int kPack = Pack<E>::kCount, kEach = kDim / kPack;
+    for (int i = device.thread_idx(); i < kColumns * kEach; i += kThreads) {
+      const int pack = i % kEach;
+      const std::int64_t column = first + i / kEach;
+      const bool present = column < a.num_columns && pack * kPack < a.kv.head_dim;
       const std::int64_t row = a.first_column + (present ? column : 0);
       const char* at = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) +
                        kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-      device.copy_async_or_zero(packs, i / kPacks * (kRow / 8) + pack,
-                                reinterpret_cast<const Pack<E>*>(at) + (present ? pack : 0),
-                                present);
+      const auto* from = reinterpret_cast<const Pack<E>*>(at) + (present ? pack : 0);
+      const int to = i / kEach * (kRow / 8) + pack * (kPack / 8);
+      if constexpr (std::is_same_v<E, F8>) {
+        Pack<std::uint16_t> narrow{};
+        if (present) narrow = device.load(reinterpret_cast<const Pack<std::uint16_t>*>(from));
+        store_widened(device, narrow,
+                      device.template shared<Pack<std::uint32_t>>(0, kColumns * (kRow / 8)), to);
+      } else {
+        device.copy_async_or_zero(device.template shared<Pack<E>>(0, kColumns * (kRow / 8)), to,
+                                  from, present);
+      }
     }
   }
 
   template <class Device>
   QUIRE_DEVICE void load_queries(Device& device, std::int64_t first, int head) const {
-    auto packs = device.template shared<Pack<E>>(kQueriesAt, kRows * (kRow / 8));
+    auto packs = device.template shared<Pack<Product>>(kQueriesAt, kRows * (kRow / 8));
     const float scale = a.scale * kLog2E;
     QUIRE_UNROLL
     for (int i = device.thread_idx(); i < kRows * kPacks; i += kThreads) {
       const int pack = i % kPacks;
       const std::int64_t row = first + i / kPacks;
-      Pack<E> rounded{};
+      Pack<Product> rounded{};
       if (row < a.rows && pack * 8 < a.kv.head_dim) {
         const float* q = a.q + row * a.ldq + std::int64_t{head} * a.kv.head_dim + pack * 8;
         QUIRE_UNROLL
         for (int c = 0; c < 8; ++c)
-          rounded.e[c] = device.template from_float<E>(device.load(q + c) * scale);
+          rounded.e[c] = device.template from_float<Product>(device.load(q + c) * scale);
       }
       packs[i / kPacks * (kRow / 8) + pack] = rounded;
     }
@@ -124,9 +134,9 @@ struct AttentionStatsMmaKernel {
 
   template <class Device>
   QUIRE_DEVICE void multiply(Device& device, float (&scores)[kColumnBlocks][4]) const {
-    multiply_tile<E, kDim>(device, device.template shared<E>(kQueriesAt, kRows * kRow),
-                           device.warp() * 16, device.template shared<E>(0, kColumns * kRow), 0,
-                           scores);
+    multiply_tile<Product, kDim>(device, device.template shared<Product>(kQueriesAt, kRows * kRow),
+                                 device.warp() * 16,
+                                 device.template shared<Product>(0, kColumns * kRow), 0, scores);
   }
 
   /// Adds a head's attention; `all_seen` says that every row is behind every column.

@@ -2,6 +2,8 @@
 /// cores bring both into shared memory.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/device.h"
 #include "kernels/rows/kv.h"
 
@@ -29,13 +31,13 @@ template <int kDim>
 inline constexpr int kTileRow = kDim + 8;
 
 /// Starts copies of the keys [first, first + kKeys) of a KV head to shared memory at `offset`;
-/// zeros from `end` on and past the last channel. There is a row in the cache.
+/// zeros from `end` on and past the last channel. There is a row in the cache. Keys of F8 are there
+/// when the call returns, as F16.
 template <class E, int kDim, int kKeys, int kThreads, class Device>
 QUIRE_DEVICE void copy_tile_keys(Device& device, const KvView& kv, std::int64_t first,
                                  std::int64_t end, int kv_head, int offset) {
-  constexpr int kPacks = kDim / 8, kRowPacks = kTileRow<kDim> / 8,
+  constexpr int kPack = Pack<E>::kCount, kPacks = kDim / kPack, kRowPacks = kTileRow<kDim> / 8,
                 kEach = kKeys * kPacks / kThreads;
-  auto packs = device.template shared<Pack<E>>(offset, kKeys * kRowPacks);
   // Pointers of pages first, so that no copy waits for the next one's
   const Pack<E>* from[kEach];
   bool present[kEach];
@@ -43,16 +45,33 @@ QUIRE_DEVICE void copy_tile_keys(Device& device, const KvView& kv, std::int64_t 
   for (int n = 0; n < kEach; ++n) {
     const int i = n * kThreads + device.thread_idx(), pack = i % kPacks;
     const std::int64_t key = first + i / kPacks;
-    present[n] = key < end && pack * 8 < kv.head_dim;
+    present[n] = key < end && pack * kPack < kv.head_dim;
     const std::int64_t row = present[n] ? key : 0;
     const char* at = static_cast<const char*>(device.load(kv.pages + row / kPageTokens)) +
                      kv_head * kv.head_stride + row % kPageTokens * kv.token_stride;
     from[n] = reinterpret_cast<const Pack<E>*>(at) + (present[n] ? pack : 0);
   }
-  QUIRE_UNROLL
-  for (int n = 0; n < kEach; ++n) {
-    const int i = n * kThreads + device.thread_idx();
-    device.copy_async_or_zero(packs, i / kPacks * kRowPacks + i % kPacks, from[n], present[n]);
+  if constexpr (std::is_same_v<E, F8>) {
+    auto words = device.template shared<Pack<std::uint32_t>>(offset, kKeys * kRowPacks);
+    Pack<std::uint16_t> narrow[kEach];
+    QUIRE_UNROLL
+    for (int n = 0; n < kEach; ++n) {
+      narrow[n] = {};
+      if (present[n])
+        narrow[n] = device.load(reinterpret_cast<const Pack<std::uint16_t>*>(from[n]));
+    }
+    QUIRE_UNROLL
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kThreads + device.thread_idx();
+      store_widened(device, narrow[n], words, i / kPacks * kRowPacks + i % kPacks * 2);
+    }
+  } else {
+    auto packs = device.template shared<Pack<E>>(offset, kKeys * kRowPacks);
+    QUIRE_UNROLL
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kThreads + device.thread_idx();
+      device.copy_async_or_zero(packs, i / kPacks * kRowPacks + i % kPacks, from[n], present[n]);
+    }
   }
 }
 

@@ -32,6 +32,7 @@ struct RowVotesMmaKernel {
   static constexpr int kSharedBytes = kQueriesAt +
                                       (kQueryBytes > kScoreBytes ? kQueryBytes : kScoreBytes);
   static constexpr int kTile = QueryRows::kTile, kHalf = kKeys / 2, kBlocks = kHalf / 8;
+  using Product = ProductElement<E>;  ///< of queries and keys in shared memory
   static constexpr float kLog2E = 1.4426950408889634f;
   /// The members that load_tile_queries() reads, and the rest of the call.
   const float* q;
@@ -56,7 +57,8 @@ struct RowVotesMmaKernel {
       const std::int64_t left = a.num_groups - first;
       const QueryRows rows{first, 0, group,
                            group * static_cast<int>(left < groups ? left : groups)};
-      load_tile_queries<E, kDim, kRows, kThreads>(device, *this, rows, kv_head, wide, kQueriesAt);
+      load_tile_queries<Product, kDim, kRows, kThreads>(device, *this, rows, kv_head, wide,
+                                                        kQueriesAt);
       load_lse(device, rows, kv_head);
       device.template wait_copies<0>();
       device.sync_threads();
@@ -64,8 +66,9 @@ struct RowVotesMmaKernel {
                 key = device.warp() / (kRows / kTile) * kHalf;
       float scores[kBlocks][4] = {};
       if (tile < rows.count) {
-        multiply_tile<E, kDim>(device, device.template shared<E>(kQueriesAt, kRows * kRow), tile,
-                               device.template shared<E>(0, kKeys * kRow), key, scores);
+        multiply_tile<Product, kDim>(
+            device, device.template shared<Product>(kQueriesAt, kRows * kRow), tile,
+            device.template shared<Product>(0, kKeys * kRow), key, scores);
       }
       device.sync_threads();  // nobody reads these queries
       if (tile < rows.count) store_scores(device, tile, key, scores);
@@ -219,7 +222,7 @@ Status launch_voted_lists(Launcher& launcher, const VotedListsArgs& a) {
     return Status::invalid("num_groups", "65535 lists a call at most");
   if (a.num_groups == 0 || a.list_words == 0) return {};
   if (a.num_rows > 0) {
-    QUIRE_RETURN_IF_ERROR(with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+    QUIRE_RETURN_IF_ERROR(with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
       if constexpr (std::is_same_v<E, float>) {
         const RowVotesKernel kernel{a};
         return launcher.launch(

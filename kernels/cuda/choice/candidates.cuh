@@ -54,7 +54,7 @@ Status launch_key_products(Launcher& launcher, const KeyProductsArgs& a) {
   if (a.num_rows < 0 || a.first_row < 0 || a.first_row + a.num_rows > a.kv.num_rows)
     return Status::invalid("first_row", "the rows are not all in the cache");
   if (a.ld_scores < a.num_rows) return Status::invalid("ld_scores", "must be at least num_rows");
-  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+  return with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
     constexpr int kWarps = KeyProductsKernel<E>::kWarps;
     return launcher.launch({{(a.num_rows + kWarps - 1) / kWarps, a.kv.num_kv_heads, 1},
                             KeyProductsKernel<E>::kThreads,

@@ -419,7 +419,7 @@ Status launch_choose_pages(Launcher& launcher, const ChoosePagesArgs& a) {
     return wide_rows(a.votes, n) ? top_k_as.template operator()<true>(n, k, out)
                                  : top_k_as.template operator()<false>(n, k, out);
   };
-  QUIRE_RETURN_IF_ERROR(with_element(a.dtype, "dtype", [&]<class E>(E) {
+  QUIRE_RETURN_IF_ERROR(with_kv_element(a.dtype, a.head_dim, "dtype", [&]<class E>(E) {
     const TurnHeadsKernel<E> kernel{a};
     return launcher.launch(
         {{1, a.num_kv_heads, a.num_sequences}, kernel.kThreads, kernel.shared_bytes()}, kernel);
@@ -435,7 +435,7 @@ Status launch_choose_pages(Launcher& launcher, const ChoosePagesArgs& a) {
     QUIRE_RETURN_IF_ERROR(top_k(a.most_candidates, a.selected, a.picked));
   } else {
     QUIRE_RETURN_IF_ERROR(top_k(a.most_candidates, a.near, a.nearest));
-    QUIRE_RETURN_IF_ERROR(with_element(a.dtype, "dtype", [&]<class E>(E) {
+    QUIRE_RETURN_IF_ERROR(with_kv_element(a.dtype, a.head_dim, "dtype", [&]<class E>(E) {
       return launcher.launch(
           {{blocks(a.near, UnitMassKernel<E>::kWarps), a.num_kv_heads, a.num_sequences},
            UnitMassKernel<E>::kThreads,

@@ -77,7 +77,7 @@ template <class Launcher>
 Status launch_page_bounds(Launcher& launcher, const PageBoundsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (a.num_pages < 0) return Status::invalid("num_pages", "must not be negative");
-  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+  return with_kv_element(a.kv.dtype, a.kv.head_dim, "kv.dtype", [&]<class E>(E) {
     return launcher.launch({{a.num_pages, a.kv.num_kv_heads, 1}, PageBoundsKernel<E>::kThreads, 0},
                            PageBoundsKernel<E>{a});
   });

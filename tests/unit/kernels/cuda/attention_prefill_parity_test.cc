@@ -134,18 +134,11 @@ TEST(CudaParity, PrefillAttention) {
     const Scene scene(s);
     std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
     ASSERT_OK(attention_reference(scene.arguments(expected, expected_lse)));
-    const Status on_cpu = attention(scene.arguments(cpu, cpu_lse));
-    if (s.dtype == DType::kF8) {
-      EXPECT_EQ(on_cpu.field(), "kv.dtype");
-      cpu = expected;
-      cpu_lse = expected_lse;
-    } else {
-      ASSERT_OK(on_cpu);
-    }
+    expect_on_cpu(attention(scene.arguments(cpu, cpu_lse)), s.dtype, cpu, expected);
     ASSERT_OK(scene.run_on_device(0, s.queries, cuda, cuda_lse));
     // Queries and weights are rounded to the type of the KV, or to f16 for f8. Scores are off by a
     // few of its half units, and sums by fewer.
-    const double tolerance = 5 * epsilon_of(s.dtype == DType::kF8 ? DType::kF16 : s.dtype);
+    const double tolerance = 5 * epsilon_of(multiplied_with(s.dtype));
     const std::string what = "keys " + std::to_string(s.keys) + " head_dim " +
                              std::to_string(s.dim);
     expect_close(cpu, expected, tolerance, tolerance, what + " cpu");

@@ -19,7 +19,11 @@ const Shape kShapes[] = {{1, 1, 1, 1, 8, DType::kF32},
                          {40, 3, 2, 1, 256, DType::kF16},
                          {300, 17, 2, 4, 128, DType::kBF16},  // two chunks of 64 query rows
                          {130, 3, 1, 7, 96, DType::kF16},
-                         {77, 70, 1, 2, 256, DType::kBF16}};
+                         {77, 70, 1, 2, 256, DType::kBF16},
+                         {35, 5, 2, 3, 16, DType::kF8},
+                         {300, 17, 1, 4, 128, DType::kF8},
+                         {130, 3, 1, 7, 96, DType::kF8},
+                         {77, 40, 1, 2, 256, DType::kF8}};
 
 /// The last query rows of a cache and the lse of their attention. If there are several, one of them
 /// sees nothing.
@@ -60,7 +64,7 @@ struct Window {
     rounded_q = q;
     if (s.dtype != DType::kF32) {
       for (float& x : rounded_q) x *= log2_scale;
-      rounded_q = rounded(rounded_q, s.dtype);
+      rounded_q = rounded(rounded_q, multiplied_with(s.dtype));
       for (float& x : rounded_q) x /= log2_scale;
     }
     AttentionScoresArgs a = arguments(reduction, scores);
@@ -103,7 +107,7 @@ TEST(CudaParity, AttentionScores) {
     for (const ScoreReduction reduction : {ScoreReduction::kMax, ScoreReduction::kSum}) {
       std::vector<float> expected, cpu;
       ASSERT_OK(attention_scores_reference(window.arguments(reduction, expected)));
-      ASSERT_OK(attention_scores(window.arguments(reduction, cpu)));
+      expect_on_cpu(attention_scores(window.arguments(reduction, cpu)), s.dtype, cpu, expected);
       expect_close(cpu, expected, 2e-6, 2e-5, "cpu");
       // A device rounds scaled queries to the type of 16-bit KV, and so does attention over many
       // rows, which lse comes from. But for that it computes what the reference does.

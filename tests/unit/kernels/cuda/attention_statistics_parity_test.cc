@@ -36,7 +36,7 @@ struct Window {
     if (s.dtype == DType::kF32) return;
     const float log2_scale = scale() * 1.4426950408889634f;
     for (float& x : q) x *= log2_scale;
-    q = rounded(q, s.dtype);
+    q = rounded(q, multiplied_with(s.dtype));
     for (float& x : q) x /= log2_scale;
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(s.dim)); }
@@ -53,7 +53,9 @@ TEST(CudaParity, AttentionMass) {
        {Shape{1, 1, 1, 1, 8, DType::kF32}, Shape{35, 5, 2, 3, 24, DType::kF16},
         Shape{70, 3, 1, 16, 64, DType::kBF16}, Shape{33, 4, 3, 1, 128, DType::kF32},
         Shape{40, 2, 1, 5, 256, DType::kF16}, Shape{210, 18, 2, 4, 128, DType::kBF16},
-        Shape{129, 3, 1, 2, 96, DType::kF16}}) {
+        Shape{129, 3, 1, 2, 96, DType::kF16}, Shape{35, 5, 2, 3, 16, DType::kF8},
+        Shape{210, 18, 1, 4, 128, DType::kF8}, Shape{129, 3, 1, 2, 96, DType::kF8},
+        Shape{90, 2, 1, 5, 256, DType::kF8}}) {
     Window w(s);
     w.round_queries();
     if (s.queries > 2) w.positions[1] = -1;  // a row that sees nothing
@@ -78,7 +80,7 @@ TEST(CudaParity, AttentionMass) {
     };
     std::vector<float> expected, cpu, unused;
     ASSERT_OK(attention_mass_reference(arguments(expected)));
-    ASSERT_OK(attention_mass(arguments(cpu)));
+    expect_on_cpu(attention_mass(arguments(cpu)), s.dtype, cpu, expected);
     TestDevice device;
     auto launcher = device.launcher();
     AttentionMassArgs a = arguments(unused);
@@ -122,7 +124,8 @@ std::vector<float> mass_on_device(const Window& w, std::int64_t first, std::int6
 
 TEST(CudaParity, BitsOfAttentionMassDependNeitherOnOtherRowsNorOnOtherRanges) {
   for (const Shape& s :
-       {Shape{140, 19, 1, 5, 24, DType::kBF16}, Shape{70, 3, 2, 2, 16, DType::kF32}}) {
+       {Shape{140, 19, 1, 5, 24, DType::kBF16}, Shape{70, 3, 2, 2, 16, DType::kF32},
+        Shape{140, 19, 1, 5, 64, DType::kF8}}) {
     Window w(s);
     w.attend();
     // So many ranges that a block has several
@@ -238,20 +241,27 @@ TEST(CudaParity, AttentionStatistics) {
         Case{{83, 83, 2, 1, 24, DType::kBF16}, 3, 4}, Case{{19, 19, 1, 2, 128, DType::kF32}, 0, 1},
         Case{{150, 150, 1, 4, 128, DType::kBF16}, 0, 1},
         Case{{131, 131, 1, 2, 96, DType::kF16}, 2, 3},
-        Case{{66, 66, 1, 1, 256, DType::kBF16}, 0, 1}}) {
+        Case{{66, 66, 1, 1, 256, DType::kBF16}, 0, 1}, Case{{70, 70, 1, 3, 16, DType::kF8}, 1, 1},
+        Case{{131, 131, 1, 2, 96, DType::kF8}, 2, 3},
+        Case{{66, 66, 1, 1, 256, DType::kF8}, 0, 1}}) {
     const Statistics s(c.shape, c.first_column, c.step);
     Sums expected(s.columns()), cpu(s.columns());
     ASSERT_OK(attention_stats_reference(s.arguments(expected, 0, s.rows())));
-    ASSERT_OK(attention_stats(s.arguments(cpu, 0, s.rows())));
+    const Status on_cpu = attention_stats(s.arguments(cpu, 0, s.rows()));
+    if (c.shape.dtype == DType::kF8) {
+      EXPECT_EQ(on_cpu.field(), "kv.dtype");
+      cpu = expected;
+    } else {
+      ASSERT_OK(on_cpu);
+    }
     const Sums actual = s.on_device({0, s.rows()});
     expect_near(cpu.log, expected.log, 1e-5, "sum_log");
     expect_near(cpu.x_log, expected.x_log, 1e-5, "sum_x_log");
     expect_near(cpu.late, expected.late, 2e-5, "sum_late");
     // A device rounds queries to the type of 16-bit KV. Scores, of which a row has standard
     // deviation 1/3 here, are off by as much, and logarithms of attention by that.
-    const double rounded = c.shape.dtype == DType::kBF16  ? 4e-3
-                           : c.shape.dtype == DType::kF16 ? 5e-4
-                                                          : 1e-5;
+    const DType by = multiplied_with(c.shape.dtype);
+    const double rounded = by == DType::kBF16 ? 4e-3 : by == DType::kF16 ? 5e-4 : 1e-5;
     expect_near(actual.log, expected.log, rounded, "sum_log");
     expect_near(actual.x_log, expected.x_log, rounded, "sum_x_log");
     expect_near(actual.late, expected.late, 2 * rounded, "sum_late");

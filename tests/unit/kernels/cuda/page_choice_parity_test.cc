@@ -126,6 +126,25 @@ const Case kCases[] = {
      0.8,
      2,
      8},
+    {"eight bits",
+     {150, 131},
+     2,
+     3,
+     48,
+     DType::kF8,
+     TestLayout::kHeadPages,
+     16,
+     1,
+     2,
+     2,
+     4,
+     37,
+     PageSummary::kExtremes,
+     CandidateVote::kMeanSoftmax,
+     true,
+     0.8,
+     3,
+     8},
 };
 
 /// Rows cut into units of c.page, the second one of which is shorter.
@@ -164,11 +183,16 @@ struct ByReference {
     return static_cast<float>(std::log(sum));
   }
 };
+/// No CPU has KV in f8: the reference reads it.
 struct ByCpu {
-  static Status bounds(const PageBoundsArgs& a) { return page_bounds(a); }
+  static Status bounds(const PageBoundsArgs& a) {
+    return a.kv.dtype == DType::kF8 ? page_bounds_reference(a) : page_bounds(a);
+  }
   static Status scores(const PageScoresArgs& a) { return page_scores(a); }
   static Status votes(const CandidateVotesArgs& a) { return candidate_votes(a); }
-  static Status products(const RowScoresArgs& a) { return row_scores(a); }
+  static Status products(const RowScoresArgs& a) {
+    return a.keys.kv.dtype == DType::kF8 ? row_scores_reference(a) : row_scores(a);
+  }
   static std::vector<std::int32_t> best(std::span<const float> scores, std::int64_t k) {
     return top_k_sorted(scores, k);
   }
@@ -417,7 +441,7 @@ class PageChoice {
       kv.num_rows = rows;
       std::vector<std::uint16_t> bounds(known.size() * static_cast<std::size_t>(c_.kv_heads) * 2 *
                                         static_cast<std::size_t>(c_.dim));
-      EXPECT_OK(page_bounds({kv, units.data(), whole, bounds.data(), c_.summary}));
+      EXPECT_OK(ByCpu::bounds({kv, units.data(), whole, bounds.data(), c_.summary}));
       s.bounds = there.s.bounds = device_.output(bounds, "bounds");
       there.bounded = whole;
     }

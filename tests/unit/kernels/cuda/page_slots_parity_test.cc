@@ -72,6 +72,18 @@ const Case kCases[] = {
      129,
      5,
      5},
+    {"eight bits",
+     {83, 120},
+     2,
+     48,
+     DType::kF8,
+     TestLayout::kHeadPages,
+     TestLayout::kGranules,
+     6,
+     1,
+     3,
+     2,
+     9},
 };
 
 /// Rows cut into units of c.unit, the second one of which is shorter.

@@ -17,7 +17,8 @@ struct Shape {
 const Shape kShapes[] = {{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
                          {35, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
                          {70, 1, 16, 128, DType::kBF16, TestLayout::kHeadMajor},
-                         {33, 3, 2, 256, DType::kF32, TestLayout::kTokenMajor}};
+                         {33, 3, 2, 256, DType::kF32, TestLayout::kTokenMajor},
+                         {41, 2, 3, 80, DType::kF8, TestLayout::kHeadPages}};
 
 TEST(CudaParity, PageBoundsAndScores) {
   for (const Shape& s : kShapes) {
@@ -30,7 +31,8 @@ TEST(CudaParity, PageBoundsAndScores) {
     std::vector<std::uint16_t> expected(static_cast<std::size_t>(n * s.kv_heads * 2 * s.dim)),
         cpu(expected);
     ASSERT_OK(page_bounds_reference({kv.view(true), pages.data(), n, expected.data()}));
-    ASSERT_OK(page_bounds({kv.view(true), pages.data(), n, cpu.data()}));
+    expect_on_cpu(page_bounds({kv.view(true), pages.data(), n, cpu.data()}), s.dtype, cpu,
+                  expected);
     TestDevice device;
     auto launcher = device.launcher();
     std::uint16_t* bounds = device.output(std::vector<std::uint16_t>(expected.size()), "bounds");
@@ -77,7 +79,8 @@ TEST(CudaParity, CentersOfPages) {
       std::vector<std::uint16_t> expected(static_cast<std::size_t>(n * s.kv_heads * 2 * s.dim)),
           cpu(expected);
       ASSERT_OK(page_bounds_reference({kv.view(true), pages.data(), n, expected.data(), summary}));
-      ASSERT_OK(page_bounds({kv.view(true), pages.data(), n, cpu.data(), summary}));
+      expect_on_cpu(page_bounds({kv.view(true), pages.data(), n, cpu.data(), summary}), s.dtype,
+                    cpu, expected);
       TestDevice device;
       auto launcher = device.launcher();
       std::uint16_t* bounds = device.output(std::vector<std::uint16_t>(expected.size()), "bounds");

@@ -18,7 +18,9 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {1, 1, 1, 8, 1, 0, 3, DType::kF32},         {150, 2, 3, 24, 5, 17, 20, DType::kF32},
     {300, 2, 4, 128, 40, 70, 33, DType::kBF16}, {131, 1, 7, 96, 11, 64, 500, DType::kF16},
-    {90, 3, 16, 64, 5, 0, 1, DType::kBF16},     {140, 1, 5, 256, 30, 3, 12, DType::kF16}};
+    {90, 3, 16, 64, 5, 0, 1, DType::kBF16},     {140, 1, 5, 256, 30, 3, 12, DType::kF16},
+    {300, 2, 4, 128, 40, 70, 33, DType::kF8},   {131, 1, 7, 96, 11, 64, 500, DType::kF8},
+    {90, 1, 5, 256, 9, 3, 12, DType::kF8}};
 
 class VotedLists {
  public:
@@ -37,7 +39,7 @@ class VotedLists {
     // A device multiplies these with 16-bit keys; the others may do so, too.
     if (s_.dtype != DType::kF32) {
       for (float& x : q_) x *= kLog2Scale;
-      q_ = rounded(q_, s_.dtype);
+      q_ = rounded(q_, multiplied_with(s_.dtype));
       for (float& x : q_) x /= kLog2Scale;
     }
   }
@@ -92,7 +94,7 @@ TEST(CudaParity, VotedListsOfManyGroups) {
     const VotedLists lists(s);
     std::vector<std::uint64_t> expected, cpu, there;
     ASSERT_OK(voted_lists_reference(lists.on_host(expected)));
-    ASSERT_OK(voted_lists(lists.on_host(cpu)));
+    expect_on_cpu(voted_lists(lists.on_host(cpu)), s.dtype, cpu, expected);
     EXPECT_EQ(cpu, expected) << "cpu head_dim " << s.dim;
     TestDevice device;
     auto launcher = device.launcher();
