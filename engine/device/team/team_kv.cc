@@ -24,16 +24,22 @@ TeamKv::TeamKv(std::shared_ptr<const TeamSplit> split, DeviceKv& leader, LinearO
     ranks_.push_back(std::make_unique<Rank>(split_->team()->rank(r), split_->tables(r)));
 }
 
-Status TeamKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
-  if (!splits(a.dst, a.dst_rows)) return leader_.write_rows(table, a);
+Status TeamKv::rotate_and_write(const RopeTable& table, const RopeRotateArgs& queries,
+                                const WriteRowsArgs& a) {
+  if (!splits(a.dst, a.dst_rows)) return leader_.rotate_and_write(table, queries, a);
   const HeadCut& heads = split_->pages()->heads();
   const std::int64_t n = count_of(a.from),
                      kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim,
                      bytes = 2 * n * kv_dim * kFloat;
-  QUIRE_RETURN_IF_ERROR(rows_.reserve(bytes));
-  auto* rows = reinterpret_cast<float*>(rows_.data());
-  QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.k, a.ld, a.from, kv_dim, rows));
-  QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.v, a.ld, a.from, kv_dim, rows + n * kv_dim));
+  const float* rows = a.k + a.from[0] * a.ld;
+  // One row of a stacked projection has K and V side by side.
+  if (n > 1 || a.v != a.k + kv_dim) {
+    QUIRE_RETURN_IF_ERROR(rows_.reserve(bytes));
+    auto* taken = reinterpret_cast<float*>(rows_.data());
+    QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.k, a.ld, a.from, kv_dim, taken));
+    QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.v, a.ld, a.from, kv_dim, taken + n * kv_dim));
+    rows = taken;
+  }
   std::vector<void*> there = {nullptr};
   for (const auto& rank : ranks_) {
     QUIRE_RETURN_IF_ERROR(rank->rows.reserve(bytes));
@@ -44,15 +50,15 @@ Status TeamKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
   std::vector<void*> pages;
   for (std::int64_t r = 0; r < split_->team()->ranks(); ++r) {
     if (heads.size(r) == 0) continue;
-    const auto* const own = reinterpret_cast<const float*>(r == 0 ? rows_.data()
-                                                                  : ranks_[at(r - 1)]->rows.data());
+    const auto* const own = r == 0 ? rows
+                                   : reinterpret_cast<const float*>(ranks_[at(r - 1)]->rows.data());
     WriteRowsArgs part = a;
     part.k = own + std::int64_t{heads.begin(r)} * a.dst.head_dim;
     part.v = part.k + n * kv_dim;
     part.ld = kv_dim;
     part.from = std::span<const std::int32_t>(counting_).first(to_size(n));
     part.dst = split_->pages()->part(r, a.dst, a.dst_rows, pages);
-    QUIRE_RETURN_IF_ERROR(of(r).write_rows(table, part));
+    QUIRE_RETURN_IF_ERROR(of(r).rotate_and_write(table, r == 0 ? queries : RopeRotateArgs{}, part));
   }
   return {};
 }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/device/device_kv.h"
-#include "engine/device/device_linear.h"
 #include "engine/device/team/team_split.h"
 
 namespace quire {
@@ -20,7 +19,11 @@ class TeamKv final : public KvOps {
   /// `leader` and its linear operations work in the memory of rank 0 and must outlive this object.
   TeamKv(std::shared_ptr<const TeamSplit> split, DeviceKv& leader, LinearOps& linear);
 
-  Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
+  Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override {
+    return rotate_and_write(table, {}, args);
+  }
+  Status rotate_and_write(const RopeTable& table, const RopeRotateArgs& queries,
+                          const WriteRowsArgs& args) override;
   Status place(const RopeTable& table, const MutableKvView& dst,
                std::span<const StoredRows> rows) override;
   Status pack_ahead(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
@@ -38,12 +41,8 @@ class TeamKv final : public KvOps {
  private:
   struct Rank {
     Rank(const std::shared_ptr<DeviceMemory>& memory, const std::shared_ptr<DeviceTables>& tables)
-        : stage(memory),
-          linear(memory, stage),
-          kv(memory, tables, linear, stage),
-          rows(memory, cuda::MemoryKind::kDevice) {}
+        : stage(memory), kv(memory, tables, stage), rows(memory, cuda::MemoryKind::kDevice) {}
     ArgumentStage stage;
-    DeviceLinear linear;
     DeviceKv kv;
     DeviceBuffer rows;  ///< the leader's new rows of K, then of V
   };
