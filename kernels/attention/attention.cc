@@ -37,7 +37,7 @@ Status check(const AttentionArgs& a) {
                                             std::to_string(a.num_heads));
   }
   if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.kv.num_rows < 0) return Status::invalid("kv.num_rows", "must not be negative");
   const std::int64_t width = std::int64_t{a.num_heads} * a.kv.head_dim;
   if (a.rows > 0 && (a.ldq < width || a.ldo < width))

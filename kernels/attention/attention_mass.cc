@@ -19,7 +19,7 @@ Status check(const AttentionMassArgs& a) {
                                             std::to_string(a.num_heads));
   }
   if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.rows < 0 || a.num_ranges < 0) return Status::invalid("rows", "must not be negative");
   if (a.rows == 0 || a.num_ranges == 0) return {};
   if (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads)

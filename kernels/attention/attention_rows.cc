@@ -17,7 +17,7 @@ Status check(const AttentionRowsArgs& args) {
   const AttentionArgs& a = args.attention;
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
     return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   return check_row_lists(args.lists, a.kv, "lists", args.order);

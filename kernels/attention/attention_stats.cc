@@ -23,7 +23,7 @@ Status check(const AttentionStatsArgs& a) {
                                             std::to_string(a.num_heads));
   }
   if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.first_row < 0 || a.row_step < 1 ||
       (a.rows > 0 && a.first_row + (a.rows - 1) * a.row_step >= a.kv.num_rows)) {

@@ -21,7 +21,7 @@ bool has_vnni() { return cpu::isa() >= cpu::Isa::kAvx512Bf16; }
 Status check(const KeyCodesArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.begin < 0 || a.end < a.begin || a.end > a.kv.num_rows)
     return Status::invalid("end",
                            "rows must lie within the cache's " + std::to_string(a.kv.num_rows));

@@ -11,7 +11,7 @@ namespace quire {
 Status page_bounds(const PageBoundsArgs& args) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(args.kv.num_kv_heads, args.kv.head_dim));
   if (!internal::is_kv_dtype(args.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (args.num_pages < 0) return Status::invalid("num_pages", "must not be negative");
   if (args.num_pages > 0 && (args.pages == nullptr || args.bounds == nullptr))
     return Status::invalid("pages", "pages and bounds must not be null");

@@ -20,7 +20,7 @@ constexpr std::int64_t kLeastProducts = 65536;
 Status check(const ChosenRows& c) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(c.kv.num_kv_heads, c.kv.head_dim));
   if (!internal::is_kv_dtype(c.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (c.kv_head < 0 || c.kv_head >= c.kv.num_kv_heads)
     return Status::invalid("kv_head", "there is no KV head " + std::to_string(c.kv_head));
   if (c.num_rows < 0) return Status::invalid("num_rows", "must not be negative");

@@ -13,7 +13,7 @@ namespace {
 Status check(const RowVotesArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.kv_head < 0 || a.kv_head >= a.kv.num_kv_heads)
     return Status::invalid("kv_head", "there is no KV head " + std::to_string(a.kv_head));
   if (a.num_groups < 0 || a.group < 1)

@@ -82,8 +82,6 @@ Status make_lists(const VotedListsArgs& a, std::int32_t kv_head, std::int64_t fi
 
 Status voted_lists(const VotedListsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_voted_lists(a));
-  if (!internal::is_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
   const std::int64_t blocks = (a.num_groups + kGroupsAtOnce - 1) / kGroupsAtOnce,
                      tasks = a.kv.num_kv_heads * blocks;
   VoteBuffers buffers(std::min(kGroupsAtOnce, a.num_groups) * (a.num_rows + kWordRows));

@@ -45,8 +45,7 @@ namespace internal {
 /// Checks shapes, for every implementation.
 inline Status check_voted_lists(const VotedListsArgs& a) {
   QUIRE_RETURN_IF_ERROR(check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  if (!is_device_kv_dtype(a.kv.dtype))
-    return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
+  if (!is_kv_dtype(a.kv.dtype)) return Status::invalid("kv.dtype", "KV is f32, f16, bf16 or f8");
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
     return Status::invalid("num_heads", "must be a multiple of num_kv_heads (" +
                                             std::to_string(a.kv.num_kv_heads) + "), is " +

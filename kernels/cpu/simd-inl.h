@@ -46,6 +46,9 @@ struct F16Tag {
 struct BF16Tag {
   using Type = std::uint16_t;
 };
+struct F8Tag {
+  using Type = std::uint8_t;
+};
 
 template <class D>
 HWY_INLINE hn::Vec<D> load_as_f32(D d, F32Tag, const float* p) {
@@ -64,6 +67,23 @@ HWY_INLINE hn::Vec<D> load_as_f32(D d, F16Tag, const std::uint16_t* p) {
 #else
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+#endif
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_as_f32(D d, F8Tag, const std::uint8_t* p) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, e4m3_to_f32(*p));
+#else
+  const hn::Rebind<std::uint8_t, D> d8;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> half;
+  const auto codes = hn::PromoteTo(d16, hn::LoadU(d8, p)), lower = hn::Set(d16, 0x7f),
+             low = hn::And(codes, lower);
+  // In the place of an f16's exponent and fraction a value is 2^-8 times as large.
+  const auto small = hn::Or(hn::ShiftLeft<8>(hn::AndNot(lower, codes)), hn::ShiftLeft<7>(low)),
+             bits = hn::IfThenElse(hn::Eq(low, lower), hn::Set(d16, 0x7e00), small);
+  return hn::Mul(hn::PromoteTo(d, hn::BitCast(half, bits)), hn::Set(d, 256.0f));
 #endif
 }
 
@@ -100,13 +120,22 @@ HWY_INLINE void store_from_f32(D d, F16Tag, hn::Vec<D> v, std::uint16_t* p) {
 #endif
 }
 
-/// Calls f(tag) with the tag of a KV dtype (f32, f16 or bf16).
+template <class D>
+HWY_INLINE void store_from_f32(D d, F8Tag, hn::Vec<D> v, std::uint8_t* p) {
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  hn::Store(v, d, lanes);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) p[i] = f32_to_e4m3(lanes[i]);
+}
+
+/// Calls f(tag) with the tag of a KV dtype (f32, f16, bf16 or f8).
 template <class F>
 HWY_INLINE void with_dtype(DType t, F&& f) {
   if (t == DType::kF32)
     f(F32Tag{});
   else if (t == DType::kF16)
     f(F16Tag{});
+  else if (t == DType::kF8)
+    f(F8Tag{});
   else
     f(BF16Tag{});
 }

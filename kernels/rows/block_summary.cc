@@ -10,7 +10,7 @@ Status block_summary(const RopeTable& table, const BlockSummaryArgs& args) {
   if (args.raw.num_rows <= 0)
     return Status::invalid("raw.num_rows", "a block summary needs at least one row");
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(args.num_kv_heads, args.head_dim));
-  if (!internal::is_kv_dtype(args.raw.dtype))
+  if (!internal::is_raw_kv_dtype(args.raw.dtype))
     return Status::invalid("raw.dtype", "KV is f32, f16 or bf16");
   if (args.raw.data == nullptr) return Status::invalid("raw.data", "must not be null");
   const std::int32_t first = args.first_position;

@@ -10,9 +10,8 @@ Status kv_place(const RopeTable& table, const KvPlaceArgs& args) {
   const std::int64_t rows = args.src.num_rows;
   if (rows < 0) return Status::invalid("src.num_rows", "must not be negative");
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(args.dst.num_kv_heads, args.dst.head_dim));
-  if (!internal::is_kv_dtype(args.src.dtype) || !internal::is_kv_dtype(args.dst.dtype)) {
-    return Status::invalid("dtype", "KV is f32, f16 or bf16");
-  }
+  if (!internal::is_raw_kv_dtype(args.src.dtype) || !internal::is_kv_dtype(args.dst.dtype))
+    return Status::invalid("dtype", "KV is f32, f16 or bf16, and in pages also f8");
   if (rows == 0) return {};
   if (args.src.data == nullptr || args.dst.pages == nullptr)
     return Status::invalid("src", "kv_place needs non-null data and pages");
@@ -35,7 +34,8 @@ Status kv_place(const RopeTable& table, const KvPlaceArgs& args) {
 Status kv_pack(const KvPackArgs& args) {
   if (args.rows < 0) return Status::invalid("rows", "must not be negative");
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(args.num_kv_heads, args.head_dim));
-  if (!internal::is_kv_dtype(args.dtype)) return Status::invalid("dtype", "KV is f32, f16 or bf16");
+  if (!internal::is_raw_kv_dtype(args.dtype))
+    return Status::invalid("dtype", "KV is f32, f16 or bf16");
   const std::int64_t width = std::int64_t{args.num_kv_heads} * args.head_dim;
   if (args.rows == 0) return {};
   if (args.ldk < width || args.ldv < width)

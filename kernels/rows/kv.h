@@ -23,7 +23,7 @@ struct KvView {
   const std::int32_t* positions;  ///< [num_rows]
   std::int64_t num_rows;
   std::int32_t num_kv_heads, head_dim;
-  DType dtype;  ///< f32, f16 or bf16, and f8 in a device's memory
+  DType dtype;  ///< f32, f16, bf16 or f8
   std::int64_t kv_stride, head_stride, token_stride;
   bool sorted;  ///< positions ascend strictly, so kernels may skip and split ranges
   /// What a device keeps of pages and positions (engine/cache/kv_table.h), or null. Kernels do not

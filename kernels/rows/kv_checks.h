@@ -7,13 +7,12 @@
 
 namespace quire::internal {
 
-/// Returns whether KV is stored in the dtype, which every CPU kernel then takes.
-inline bool is_kv_dtype(DType t) {
+/// Returns whether KV is stored in the dtype.
+inline bool is_raw_kv_dtype(DType t) {
   return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16;
 }
-
-/// Returns whether a device's pages may have the dtype.
-inline bool is_device_kv_dtype(DType t) { return is_kv_dtype(t) || t == DType::kF8; }
+/// Returns whether pages may hold the dtype.
+inline bool is_kv_dtype(DType t) { return is_raw_kv_dtype(t) || t == DType::kF8; }
 
 inline Status check_head_shape(std::int32_t num_kv_heads, std::int32_t head_dim) {
   if (num_kv_heads <= 0) return Status::invalid("num_kv_heads", "must be at least 1");

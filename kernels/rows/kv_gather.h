@@ -39,7 +39,7 @@ inline Status check_gather(const KvGatherArgs& a) {
   QUIRE_RETURN_IF_ERROR(check_head_shape(a.src.num_kv_heads, a.src.head_dim));
   if (a.src.num_kv_heads != a.dst.num_kv_heads || a.src.head_dim != a.dst.head_dim)
     return Status::invalid("dst", "both sides must have the same KV heads of the same size");
-  if (!is_device_kv_dtype(a.src.dtype) || a.src.dtype != a.dst.dtype)
+  if (!is_kv_dtype(a.src.dtype) || a.src.dtype != a.dst.dtype)
     return Status::invalid("dst.dtype", "both sides must be f32, f16, bf16 or f8, and the same");
   QUIRE_RETURN_IF_ERROR(check_kv_pieces(a.src.dtype, a.src.head_dim));
   if (a.num_moves < 0) return Status::invalid("num_moves", "must not be negative");

@@ -153,6 +153,15 @@ HWY_INLINE void TurnKeys(Tag, const std::byte* const* rows, std::int64_t channel
   }
 }
 
+/// Writes 8 channels of 16 keys of eight bits, transposed, to `keys` [channel][64].
+HWY_INLINE void TurnKeys(F8Tag, const std::byte* const* rows, std::int64_t channel,
+                         std::uint8_t* keys) {
+  for (int i = 0; i < 16; ++i) {
+    const auto* row = reinterpret_cast<const std::uint8_t*>(rows[i]) + channel;
+    for (int c = 0; c < 8; ++c) keys[c * kTileKeys + i] = row[c];
+  }
+}
+
 /// Writes 8 channels of 16 keys in f32, transposed, to `keys` [channel][64].
 HWY_INLINE void TurnKeys(F32Tag, const std::byte* const* rows, std::int64_t channel, float* keys) {
   for (int half = 0; half < 2; ++half, rows += 8, keys += 8) {

@@ -55,18 +55,6 @@ inline double epsilon_of(DType t) {
 /// Returns the dtype to which devices round what they multiply with KV of a dtype.
 inline DType multiplied_with(DType kv) { return kv == DType::kF8 ? DType::kF16 : kv; }
 
-/// Expects success of a CPU version, or a refusal of KV in f8, which no CPU has; then its results
-/// become those expected.
-template <class Values>
-void expect_on_cpu(const Status& status, DType kv, Values& results, const Values& expected) {
-  if (kv != DType::kF8) {
-    EXPECT_OK(status);
-    return;
-  }
-  EXPECT_EQ(status.field(), "kv.dtype");
-  results = expected;
-}
-
 /// How far some values lie from those expected, and which lie too far.
 struct Distance {
   double absolute = 0, relative = 0;  ///< the largest, of values that are no NaN

@@ -176,7 +176,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{1100, 1, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor},
                       Shape{77, 1, 3, 7, 96, DType::kBF16, TestLayout::kTokenMajor},
                       Shape{530, 2, 1, 3, 32, DType::kBF16, TestLayout::kHeadMajor},
-                      Shape{70, 5, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor}));
+                      Shape{70, 5, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
+                      Shape{1300, 1, 2, 7, 64, DType::kF8, TestLayout::kHeadMajor},
+                      Shape{131, 3, 3, 2, 48, DType::kF8, TestLayout::kTokenMajor}));
 
 TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
   Scene s(20, 2, 2, 2, 16, DType::kF32, TestLayout::kHeadMajor);

@@ -70,7 +70,7 @@ class AttentionTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(AttentionTest, MatchesTheReferenceForEveryDtypeAndLayout) {
   const auto [rows, kv_rows, kv_heads, group, dim] = GetParam();
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8}) {
     for (const TestLayout layout : {TestLayout::kTokenMajor, TestLayout::kHeadMajor}) {
       PagedKv kv(kv_rows, kv_heads, dim, dtype, layout, 5);
       const auto q = queries(rows, kv_heads * group, dim, std::max(0, kv_rows - rows), 6);
@@ -136,7 +136,7 @@ TEST(AttentionMaskTest, UnsortedPositionsGiveTheSameAsSortedOnes) {
 }
 
 TEST(AttentionMaskTest, KeysWithLargerPositionsAreNeverSeen) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8}) {
     PagedKv kv(640, 1, 64, dtype, TestLayout::kHeadMajor, 3);
     const auto q = queries(40, 4, 64, 300, 4);
     Output before, after;
@@ -162,7 +162,7 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
   // do not fill registers.
   for (const Case c :
        {Case{7, 64}, Case{1, 64}, Case{3, 80}, Case{4, 128}, Case{8, 24}, Case{9, 64}}) {
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8}) {
       constexpr std::int64_t kRows = 75, kKv = 1300;
       PagedKv kv(kKv, 2, c.dim, dtype, TestLayout::kTokenMajor, 8);
       const auto q = queries(kRows, 2 * c.group, c.dim, kKv - kRows, 9);

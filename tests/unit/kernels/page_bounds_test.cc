@@ -128,7 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{97, 2, 3, 72, DType::kF16, TestLayout::kHeadMajor},
                       Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kTokenMajor},
                       Shape{61, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
-                      Shape{300, 8, 1, 128, DType::kF16, TestLayout::kHeadMajor}));
+                      Shape{300, 8, 1, 128, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{130, 2, 3, 80, DType::kF8, TestLayout::kTokenMajor}));
 
 TEST(PageBounds, RefusesPagesOutsideTheCache) {
   PagedKv kv(20, 1, 8, DType::kF32, TestLayout::kHeadMajor, 1);

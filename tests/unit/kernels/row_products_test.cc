@@ -148,7 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{77, 2, 5, 96, DType::kBF16, TestLayout::kTokenMajor},
                       Shape{2100, 2, 7, 128, DType::kF16, TestLayout::kHeadMajor},
                       Shape{90, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
-                      Shape{65, 2, 9, 80, DType::kF16, TestLayout::kHeadMajor}));
+                      Shape{65, 2, 9, 80, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{130, 2, 5, 80, DType::kF8, TestLayout::kHeadMajor}));
 
 TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {
   for (const std::int64_t n : {0, 1, 7, 8, 31, 500}) {

@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{131, 3, 16, 4, 64, DType::kBF16, TestLayout::kHeadMajor},
                       Shape{700, 2, 9, 7, 128, DType::kF16, TestLayout::kHeadMajor},
                       Shape{65, 1, 2, 16, 256, DType::kF32, TestLayout::kTokenMajor},
-                      Shape{96, 2, 33, 3, 80, DType::kF16, TestLayout::kHeadMajor}));
+                      Shape{96, 2, 33, 3, 80, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{131, 2, 9, 4, 80, DType::kF8, TestLayout::kTokenMajor}));
 
 TEST(RowVotes, AQueryThatGivesNothingLeavesTheVoteToOthers) {
   PagedKv kv(40, 1, 16, DType::kF32, TestLayout::kHeadMajor, 54);

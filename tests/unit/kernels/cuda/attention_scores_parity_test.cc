@@ -107,7 +107,7 @@ TEST(CudaParity, AttentionScores) {
     for (const ScoreReduction reduction : {ScoreReduction::kMax, ScoreReduction::kSum}) {
       std::vector<float> expected, cpu;
       ASSERT_OK(attention_scores_reference(window.arguments(reduction, expected)));
-      expect_on_cpu(attention_scores(window.arguments(reduction, cpu)), s.dtype, cpu, expected);
+      ASSERT_OK(attention_scores(window.arguments(reduction, cpu)));
       expect_close(cpu, expected, 2e-6, 2e-5, "cpu");
       // A device rounds scaled queries to the type of 16-bit KV, and so does attention over many
       // rows, which lse comes from. But for that it computes what the reference does.

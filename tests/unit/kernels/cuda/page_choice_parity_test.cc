@@ -183,16 +183,11 @@ struct ByReference {
     return static_cast<float>(std::log(sum));
   }
 };
-/// No CPU has KV in f8: the reference reads it.
 struct ByCpu {
-  static Status bounds(const PageBoundsArgs& a) {
-    return a.kv.dtype == DType::kF8 ? page_bounds_reference(a) : page_bounds(a);
-  }
+  static Status bounds(const PageBoundsArgs& a) { return page_bounds(a); }
   static Status scores(const PageScoresArgs& a) { return page_scores(a); }
   static Status votes(const CandidateVotesArgs& a) { return candidate_votes(a); }
-  static Status products(const RowScoresArgs& a) {
-    return a.keys.kv.dtype == DType::kF8 ? row_scores_reference(a) : row_scores(a);
-  }
+  static Status products(const RowScoresArgs& a) { return row_scores(a); }
   static std::vector<std::int32_t> best(std::span<const float> scores, std::int64_t k) {
     return top_k_sorted(scores, k);
   }
@@ -441,7 +436,7 @@ class PageChoice {
       kv.num_rows = rows;
       std::vector<std::uint16_t> bounds(known.size() * static_cast<std::size_t>(c_.kv_heads) * 2 *
                                         static_cast<std::size_t>(c_.dim));
-      EXPECT_OK(ByCpu::bounds({kv, units.data(), whole, bounds.data(), c_.summary}));
+      EXPECT_OK(page_bounds({kv, units.data(), whole, bounds.data(), c_.summary}));
       s.bounds = there.s.bounds = device_.output(bounds, "bounds");
       there.bounded = whole;
     }

@@ -94,7 +94,7 @@ TEST(CudaParity, VotedListsOfManyGroups) {
     const VotedLists lists(s);
     std::vector<std::uint64_t> expected, cpu, there;
     ASSERT_OK(voted_lists_reference(lists.on_host(expected)));
-    expect_on_cpu(voted_lists(lists.on_host(cpu)), s.dtype, cpu, expected);
+    ASSERT_OK(voted_lists(lists.on_host(cpu)));
     EXPECT_EQ(cpu, expected) << "cpu head_dim " << s.dim;
     TestDevice device;
     auto launcher = device.launcher();
