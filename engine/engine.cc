@@ -184,8 +184,11 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   // f32 weights are the exact path: nothing is rounded for speed. What is fastest for a CPU says
   // nothing about a device.
   const bool exact = model_->options().weights == WeightFormat::kF32 || memory != nullptr;
-  const DType cached = exact ? facts.shape.dtype
-                             : cached_kv_dtype(facts.shape.dtype, config.head_dim);
+  QUIRE_RETURN_IF_ERROR(check_device_kv(options, config.head_dim, memory != nullptr));
+  const DType cached = options.device_kv_dtype == "f8" ? DType::kF8
+                       : exact                         ? facts.shape.dtype
+                               : cached_kv_dtype(facts.shape.dtype, config.head_dim);
+  info_.cached_kv_dtype = dtype_name(cached);
   const PageFormat page{config.num_kv_heads, config.head_dim, cached};
   if (memory != nullptr) {
     QUIRE_RETURN_IF_ERROR(plan_device(options, page));
@@ -280,7 +283,8 @@ Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& p
   if (plan.means_bytes > 0)
     means_ = std::make_unique<ResidentMeans>(model_->compute(), model_->rope(), plan.means_bytes);
   core_.means = means_.get();
-  log_info("memory of the device", {{"left_bytes", std::to_string(plan.left_bytes)},
+  log_info("memory of the device", {{"kv_dtype", std::string(dtype_name(page.dtype))},
+                                    {"left_bytes", std::to_string(plan.left_bytes)},
                                     {"cache_bytes", std::to_string(plan.cache_bytes)},
                                     {"compute_bytes", std::to_string(plan.compute_bytes)},
                                     {"means_bytes", std::to_string(plan.means_bytes)},
@@ -603,6 +607,8 @@ Result<EngineParts> load_engine_parts(std::shared_ptr<Compute> compute,
   QUIRE_RETURN_IF_ERROR(check_engine_options(options));
   if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
+  QUIRE_RETURN_IF_ERROR(check_device_kv(options, config.head_dim,
+                                        compute != nullptr && compute->memory() != nullptr));
   ModelOptions model_options;
   QUIRE_ASSIGN_OR_RETURN(model_options.weights,
                          parse_weights(options.weights, config.quantised_weights));

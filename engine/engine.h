@@ -42,8 +42,11 @@ struct EngineOptions {
   PromptWording prompt_wording;        ///< part of the model's fingerprint
   /// Wordings of single namespaces, by name; "auto" keeps what prompt_wording says.
   std::map<std::string, PromptWording, std::less<>> namespace_wordings;
-  std::string weights = "auto";    ///< auto, f32, bf16, int8, w8a8, w4
-  std::string kv_dtype = "f16";    ///< f16, bf16, f32
+  std::string weights = "auto";  ///< auto, f32, bf16, int8, w8a8, w4
+  std::string kv_dtype = "f16";  ///< f16, bf16, f32
+  /// Dtype of KV in a device's memory: `auto` (kv_dtype), or `f8` (E4M3). What is stored has
+  /// kv_dtype.
+  std::string device_kv_dtype = "auto";
   std::int64_t max_model_len = 0;  ///< 0: the model's own context window
   /// Memory budget of all working caches. 0 means a quarter of the memory that is free at start; on
   /// a device, whatever computation leaves.
@@ -105,7 +108,8 @@ struct EngineOptions {
 /// Describes the loaded model for /v1/models, /v1/info and block keys.
 struct EngineInfo {
   std::string model_name, model_path, model_type, weights_format, kv_dtype, isa;
-  std::string fingerprint;  ///< "m-" + 8 hex of fingerprint_digest
+  std::string cached_kv_dtype;  ///< of working caches, which may differ from what is stored
+  std::string fingerprint;      ///< "m-" + 8 hex of fingerprint_digest
   /// Digest of everything that changes KV; it seeds the block keys.
   std::array<std::uint8_t, 32> fingerprint_digest;
   std::int64_t num_parameters = 0, memory_bytes = 0, max_model_len = 0, kv_bytes_per_token = 0;

@@ -46,6 +46,10 @@ Status check_engine_options(const EngineOptions& o) {
     return Status::invalid("model.host_cache_bytes", "must not be negative; -1 for a choice");
   if (o.device_requests < 1) return Status::invalid("model.device_requests", "must be at least 1");
   if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
+  if (o.device_kv_dtype != "auto" && o.device_kv_dtype != "f8")
+    return Status::invalid(
+        "model.device_kv_dtype",
+        "'" + o.device_kv_dtype + "' is no dtype of KV in a device's memory; use auto or f8");
   if (o.num_threads < 0)
     return Status::invalid("model.threads", "must not be negative; 0 means all cores");
   return {};
@@ -59,6 +63,21 @@ Status check_split_caches(const EngineOptions& o) {
   };
   if (o.device_cache_bytes > 0) return refuse("model.device_cache_bytes");
   if (o.host_cache_bytes > 0) return refuse("model.host_cache_bytes");
+  return {};
+}
+
+Status check_device_kv(const EngineOptions& o, std::int32_t head_dim, bool on_device) {
+  constexpr const char* kSetting = "model.device_kv_dtype";
+  if (o.device_kv_dtype != "f8") return {};
+  if (!on_device)
+    return Status::invalid(kSetting,
+                           "f8 is for the memory of a GPU, and the CPU computes: set it to auto, "
+                           "or model.backend to cuda");
+  // Kernels read rows in pieces of 16 bytes.
+  if (head_dim % 16 != 0)
+    return Status::invalid(kSetting,
+                           "f8 needs heads of a multiple of 16 channels, the model's have " +
+                               std::to_string(head_dim) + ": set it to auto");
   return {};
 }
 

@@ -26,6 +26,10 @@ Status check_engine_options(const EngineOptions& options);
 /// over several devices (Compute::splits_kv()). Errors: kInvalidArgument, naming the setting.
 Status check_split_caches(const EngineOptions& options);
 
+/// Checks whether KV may have the dtype that the options ask for. Errors: kInvalidArgument (field
+/// model.device_kv_dtype).
+Status check_device_kv(const EngineOptions& options, std::int32_t head_dim, bool on_device);
+
 /// Checks that the model's vocabulary has every id that may begin a prompt or end an answer.
 /// Errors: kInvalidArgument, field tokenizer.
 Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer,

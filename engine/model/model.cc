@@ -14,8 +14,9 @@ namespace quire {
 namespace {
 
 Status check_options(const ModelConfig& config, const ModelOptions& options) {
-  if (options.kv_dtype == DType::kI8)
-    return Status::invalid("kv_dtype", "KV is kept in f16, bf16 or f32, not i8");
+  if (options.kv_dtype == DType::kI8 || options.kv_dtype == DType::kF8)
+    return Status::invalid("kv_dtype", "KV is stored in f16, bf16 or f32, not " +
+                                           std::string(dtype_name(options.kv_dtype)));
   if (options.max_positions < 0) return Status::invalid("max_model_len", "must not be negative");
   const std::int64_t window = options.max_positions > 0 ? options.max_positions
                                                         : config.max_position_embeddings;

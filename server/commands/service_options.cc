@@ -117,6 +117,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.prompt_wording = {c.prompt.intro, c.prompt.document, c.prompt.question};
   o.weights = c.model.weights;
   o.kv_dtype = c.model.kv_dtype;
+  o.device_kv_dtype = c.model.device_kv_dtype;
   o.max_model_len = c.model.max_model_len;
   o.working_cache_bytes = c.model.working_cache_bytes;
   o.device_cache_bytes = c.model.device_cache_bytes;

@@ -27,8 +27,9 @@ struct Config {
     bool ui = true;
   } server;
   struct Model {
-    std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto",
-                      prompt_format = "auto", draft_path, retrieval_head_path;
+    std::string path, name = "default", backend = "auto", kv_dtype = "f16",
+                      device_kv_dtype = "auto", weights = "auto", prompt_format = "auto",
+                      draft_path, retrieval_head_path;
     std::vector<std::string> aliases, further;
     std::int64_t device = 0, tensor_parallel = 1, max_model_len = 8192, threads = 0,
                  working_cache_bytes = 0, prefix_cache_bytes = -1;

@@ -76,6 +76,10 @@ std::vector<Setting> make_table() {
           "longest prompt and answer together, at most the model's own window; 0: that window"),
       QUIRE_SETTING(model, "kv_dtype", kv_dtype, 0, 0, "type of cached keys and values", "f16",
                     "bf16", "f32"),
+      QUIRE_SETTING(model, "device_kv_dtype", device_kv_dtype, 0, 0,
+                    "type of keys and values in a GPU's memory; auto: as kv_dtype; f8: eight bits "
+                    "(E4M3), half the memory; what is stored keeps kv_dtype",
+                    "auto", "f8"),
       QUIRE_SETTING(model, "weights", weights, 0, 0,
                     "type of the weights in memory; auto: as stored in a GGUF file of blocks (w4), "
                     "else bf16 where the CPU multiplies it, else f32",

@@ -233,10 +233,14 @@ void info(std::shared_ptr<Call> call) {
       {"cuda", s.backend.cuda}};
   if (const auto& memory = s.engine->info().device_memory) {
     o["backend"].as_object()["memory"] = json::object{
-        {"left_bytes", memory->left_bytes},           {"cache_bytes", memory->cache_bytes},
-        {"compute_bytes", memory->compute_bytes},     {"means_bytes", memory->means_bytes},
-        {"retrieved_bytes", memory->retrieved_bytes}, {"chunk_tokens", memory->chunk_tokens},
-        {"decode_rows", memory->decode_rows}};
+        {"left_bytes", memory->left_bytes},
+        {"cache_bytes", memory->cache_bytes},
+        {"compute_bytes", memory->compute_bytes},
+        {"means_bytes", memory->means_bytes},
+        {"retrieved_bytes", memory->retrieved_bytes},
+        {"chunk_tokens", memory->chunk_tokens},
+        {"decode_rows", memory->decode_rows},
+        {"kv_dtype", s.engine->info().cached_kv_dtype}};
   }
   json::array strategy_names{"auto"};
   for (const auto& known : strategies()) strategy_names.emplace_back(known.name);

@@ -9,6 +9,7 @@
 #include "cachestore/remote/remote_tiers.h"
 #include "engine/chat/chat_template.h"
 #include "engine/engine.h"
+#include "engine/engine_checks.h"
 #include "engine/model/config.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -67,6 +68,8 @@ Status check_small_files(const Config& c, const std::string& model) {
             .status());
     QUIRE_RETURN_IF_ERROR(check_draft(options));
     QUIRE_RETURN_IF_ERROR(check_head(options));
+    QUIRE_ASSIGN_OR_RETURN(const ModelConfig its, load_model_config(model));
+    QUIRE_RETURN_IF_ERROR(check_device_kv(options, its.head_dim, c.model.backend == "cuda"));
   }
   QUIRE_RETURN_IF_ERROR(load_encoder(c).status());
   return load_reranker(c).status();

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,11 +19,13 @@ namespace quire::testing {
 
 class Runner {
  public:
-  explicit Runner(std::unique_ptr<Model> model, std::int64_t max_bytes = 0)
+  /// `cached` is the dtype of the cache; none: that of stored KV.
+  explicit Runner(std::unique_ptr<Model> model, std::int64_t max_bytes = 0,
+                  std::optional<DType> cached = std::nullopt)
       : model_(std::move(model)),
-        pool_(
-            {model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype},
-            max_bytes, model_->compute().memory()),
+        pool_({model_->config().num_kv_heads, model_->config().head_dim,
+               cached.value_or(model_->options().kv_dtype)},
+              max_bytes, model_->compute().memory()),
         cache_(pool_, model_->config().num_layers) {}
 
   Model& model() { return *model_; }

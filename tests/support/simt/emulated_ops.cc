@@ -446,16 +446,20 @@ class EmulatedDevice final : public EmulatedOps {
   }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) {
-      return with_element(a.attention.kv.dtype, "kv.dtype",
-                          [&]<class E>(E) { return launch_decode_attention<E>(l, a); });
+      const KvView& kv = a.attention.kv;
+      return with_kv_element(kv.dtype, kv.head_dim, "kv.dtype",
+                             [&]<class E>(E) { return launch_decode_attention<E>(l, a); });
     });
   }
   Status execute(const PrefillAttentionArgs& a) {
     return kernel([&](Launcher& l) {
-      return a.attention.kv.dtype == DType::kBF16 ? launch_prefill_attention<BF16>(l, a)
-             : a.attention.kv.dtype == DType::kF16
-                 ? launch_prefill_attention<F16>(l, a)
-                 : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
+      const KvView& kv = a.attention.kv;
+      return with_kv_element(kv.dtype, kv.head_dim, "kv.dtype", [&]<class E>(E) {
+        if constexpr (std::is_same_v<E, float>)
+          return Status::invalid("kv.dtype", "prefill attention takes f16, bf16 or f8 KV");
+        else
+          return launch_prefill_attention<E>(l, a);
+      });
     });
   }
   Status execute(const CopyAsyncArgs& a) { return execute(CopyArgs{a.to, a.from, a.bytes}); }
