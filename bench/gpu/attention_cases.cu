@@ -1,5 +1,5 @@
 // Measures attention at the shape of Llama-3.1-8B: 32 query heads, 8 KV heads of 128 channels,
-// bf16; some rows with 64 query heads, as larger models have.
+// bf16, in some rows f8; some rows with 64 query heads, as larger models have.
 #include <algorithm>
 #include <cmath>
 
@@ -29,8 +29,13 @@ AttentionArgs queries(Bench& bench, std::int64_t rows, const std::vector<std::in
 
 std::string results_in(DType to) { return to == DType::kBF16 ? ", results in bf16" : ""; }
 
+std::string over(DType kv) { return kv == DType::kF8 ? ", f8" : ""; }
+
 /// Returns the bytes of keys and values that one pass over the cache reads.
-double kv_bytes(std::int64_t rows) { return 2.0 * static_cast<double>(rows) * kKvHeads * kDim * 2; }
+double kv_bytes(std::int64_t rows, DType dtype = DType::kBF16) {
+  return 2.0 * static_cast<double>(rows) * kKvHeads * kDim *
+         static_cast<double>(dtype_bytes(dtype));
+}
 
 /// Runs the arguments in turn: each has a cache of its own, so that KV comes from memory.
 std::function<Status()> in_turn(Bench& bench, const std::vector<DecodeAttentionArgs>& turns) {
@@ -39,21 +44,22 @@ std::function<Status()> in_turn(Bench& bench, const std::vector<DecodeAttentionA
   };
 }
 
-Row decode(Bench& bench, std::int64_t context, std::int32_t heads = kHeads) {
+Row decode(Bench& bench, std::int64_t context, std::int32_t heads = kHeads,
+           DType dtype = DType::kBF16) {
   std::vector<DecodeAttentionArgs> turns;
-  const std::int64_t copies = bench.turns(kv_bytes(context));
+  const std::int64_t copies = bench.turns(kv_bytes(context, dtype));
   for (std::int64_t i = 0; i < copies; ++i) {
-    const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
+    const KvView kv = bench.paged_kv(context, kKvHeads, kDim, dtype);
     DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv, heads),
                              nullptr, 0, nullptr, nullptr};
     args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
     args.run_chunks = decode_run_chunks(bench.device(), args);
     turns.push_back(args);
   }
-  Row row = bench.measure(
-      "decode_attention",
-      std::to_string(context) + " keys, groups of " + std::to_string(heads / kKvHeads),
-      kv_bytes(context), 0, in_turn(bench, turns));
+  Row row = bench.measure("decode_attention",
+                          std::to_string(context) + " keys, groups of " +
+                              std::to_string(heads / kKvHeads) + over(dtype),
+                          kv_bytes(context, dtype), 0, in_turn(bench, turns));
   bench.release();
   return row;
 }
@@ -84,7 +90,7 @@ Row decode_lists(Bench& bench, std::int64_t context) {
 
 /// Measures a batch whose sequences have different lengths: context + 37 * i.
 Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context,
-                 std::int32_t heads = kHeads, DType to = DType::kF32) {
+                 std::int32_t heads = kHeads, DType to = DType::kF32, DType dtype = DType::kBF16) {
   std::vector<SequenceKv> caches;
   std::vector<std::int32_t> positions;
   KvView kv{};
@@ -92,11 +98,11 @@ Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context,
   double bytes = 0;
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int64_t keys = context + 37 * s;
-    kv = bench.paged_kv(keys, kKvHeads, kDim, DType::kBF16);
+    kv = bench.paged_kv(keys, kKvHeads, kDim, dtype);
     caches.push_back({kv.pages, kv.positions, kv.num_rows, nullptr});
     positions.push_back(static_cast<std::int32_t>(keys - 1));
     longest = std::max(longest, keys);
-    bytes += kv_bytes(keys);
+    bytes += kv_bytes(keys, dtype);
   }
   DecodeAttentionArgs args{queries(bench, sequences, positions, kv, heads), nullptr, longest,
                            nullptr, bench.upload(caches)};
@@ -106,14 +112,15 @@ Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context,
   Row row = bench.measure("decode_attention batch",
                           std::to_string(sequences) + " sequences of " + std::to_string(context) +
                               " keys and more, groups of " + std::to_string(heads / kKvHeads) +
-                              results_in(to),
+                              over(dtype) + results_in(to),
                           bytes, 0, [&] { return decode_attention(args, bench.stream()); });
   bench.release();
   return row;
 }
 
-Row prefill(Bench& bench, std::int64_t rows, std::int64_t context, DType to = DType::kF32) {
-  const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
+Row prefill(Bench& bench, std::int64_t rows, std::int64_t context, DType to = DType::kF32,
+            DType dtype = DType::kBF16) {
+  const KvView kv = bench.paged_kv(context, kKvHeads, kDim, dtype);
   std::vector<std::int32_t> positions;
   for (std::int64_t r = 0; r < rows; ++r)
     positions.push_back(static_cast<std::int32_t>(context - rows + r));
@@ -123,8 +130,8 @@ Row prefill(Bench& bench, std::int64_t rows, std::int64_t context, DType to = DT
                       (static_cast<double>(context) - (static_cast<double>(rows) - 1) / 2);
   Row row = bench.measure(
       "prefill_attention",
-      std::to_string(rows) + " rows over " + std::to_string(context) + results_in(to), 0,
-      4.0 * seen * kHeads * kDim, [&] { return prefill_attention(args, bench.stream()); });
+      std::to_string(rows) + " rows over " + std::to_string(context) + over(dtype) + results_in(to),
+      0, 4.0 * seen * kHeads * kDim, [&] { return prefill_attention(args, bench.stream()); });
   bench.release();
   return row;
 }
@@ -219,6 +226,9 @@ void attention_cases(Bench& bench, const SectionOutput& out) {
   out.row(statistics(bench, 2048));
   out.row(decode_batch(bench, 32, 8192, kHeads, DType::kBF16));
   out.row(prefill(bench, 2048, 8192, DType::kBF16));
+  out.row(decode(bench, 8192, kHeads, DType::kF8));
+  out.row(decode_batch(bench, 32, 8192, kHeads, DType::kF32, DType::kF8));
+  out.row(prefill(bench, 2048, 8192, DType::kF32, DType::kF8));
 }
 
 }  // namespace quire::cuda::bench

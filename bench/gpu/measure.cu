@@ -33,6 +33,7 @@ __global__ void fill(void* out, std::int64_t n, DType dtype) {
         static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>(x * 127.0f);
         break;
       case DType::kF8:
+        static_cast<F8*>(out)[i] = HardwareDevice::from_float<F8>(x);
         break;
     }
   }

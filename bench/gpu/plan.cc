@@ -7,7 +7,7 @@ namespace {
 
 /// Seconds of a kernel's row: filling memory, warm-up, and samples of 10 ms (measure.cu).
 constexpr double kKernelRowS = 0.4;
-constexpr int kAttentionRows = 18, kOtherRows = 32, kCeilingRows = 4;
+constexpr int kAttentionRows = 21, kOtherRows = 32, kCeilingRows = 4;
 
 }  // namespace
 

@@ -155,7 +155,7 @@ struct WriteTablesArgs {
   std::int64_t num_pages, num_positions;
 };
 
-/// Computes attention() for many query rows and rounds the results. Needs f16 or bf16 KV.
+/// Computes attention() for many query rows and rounds the results. Needs f16, bf16 or f8 KV.
 struct PrefillAttentionArgs {
   AttentionArgs attention;
   /// Of the elements that attention.out points to, in which ldo counts: f32 or bf16. Rows of bf16

@@ -134,7 +134,7 @@ Status with_element(DType dtype, const char* field, Fn fn) {
 template <class Fn>
 Status with_kv_element(DType dtype, std::int32_t head_dim, const char* field, Fn fn) {
   if (dtype != DType::kF8) return with_element(dtype, field, fn);
-  QUIRE_RETURN_IF_ERROR(internal::check_kv_pieces(dtype, head_dim));
+  QUIRE_RETURN_IF_ERROR(quire::internal::check_kv_pieces(dtype, head_dim));
   return fn(F8{});
 }
 

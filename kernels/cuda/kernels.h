@@ -43,8 +43,8 @@ Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
 /// Returns the best DecodeAttentionArgs::run_chunks for this call on this device.
 std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAttentionArgs& args);
 /// Computes attention() for many query rows on tensor cores. Queries and softmax weights are
-/// rounded to the type of the KV, f16 or bf16. A row's result does not depend on the other rows.
-/// Pages and strides are multiples of 16 bytes.
+/// rounded to the type of the KV, f16 or bf16, and to f16 for f8. A row's result does not depend on
+/// the other rows. Pages and strides are multiples of 16 bytes.
 Status prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream);
 Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
 Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);

@@ -159,12 +159,14 @@ inline std::int64_t decode_head_tiles(const AttentionArgs& a) {
 inline std::int32_t best_run_chunks(const DeviceProperties& device,
                                     const DecodeAttentionArgs& args) {
   constexpr std::int64_t kMost = 4, kWaves = 4;
-  constexpr int kShared = DecodeAttentionTensorKernel<BF16, 128>::kSharedBytes;
   const AttentionArgs& a = args.attention;
+  const int shared = a.kv.dtype == DType::kF8
+                         ? DecodeAttentionTensorKernel<F8, 128>::kSharedBytes
+                         : DecodeAttentionTensorKernel<BF16, 128>::kSharedBytes;
   const std::int64_t blocks = decode_chunks(args) * a.rows * a.kv.num_kv_heads *
                               decode_head_tiles(a),
                      resident = std::int64_t{device.multiprocessors} *
-                                resident_blocks(device, 128, kShared);
+                                resident_blocks(device, 128, shared);
   if (resident <= 0) return 1;
   return static_cast<std::int32_t>(
       std::clamp<std::int64_t>(blocks / (kWaves * resident), 1, kMost));

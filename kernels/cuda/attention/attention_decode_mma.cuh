@@ -1,5 +1,5 @@
-/// This file holds attention of few query rows over paged f16 or bf16 KV on tensor cores: the query
-/// heads of a KV head are rows of one product (flash decoding with packed groups).
+/// This file holds attention of few query rows over paged KV of 16 or 8 bits on tensor cores: the
+/// query heads of a KV head are rows of one product (flash decoding with packed groups).
 ///
 /// Cost of a tile of 64 keys at head_dim d, for a block of one KV head and up to eight query heads:
 ///   bytes       256 * d of keys and values, 256 of positions, 32 of pages: 32 KiB at d = 128
@@ -13,6 +13,8 @@
 ///   instructions 591 clocks for 32 KiB of a multiprocessor: 13 TB/s, four times the memory's rate
 ///   latency      three blocks a multiprocessor, each with 32 KiB under way in about 1 us, ask for
 ///                13 TB/s; one block for 4.3 TB/s
+/// With f8 a tile has 16 KiB; its fragments are widened in registers, 64 conversions of two numbers
+/// a warp and lane. Four blocks a multiprocessor have the registers for it (126 each).
 /// So memory bounds it. Measured there, with the merge: 82 to 90 percent of copy bandwidth for 8 to
 /// 64 sequences of 8 Ki keys. One sequence of 8 Ki keys takes 23 us, 11 at copy bandwidth.
 #pragma once

@@ -507,7 +507,7 @@ struct PrefillAttentionKernel {
 inline Status check_prefill(const PrefillAttentionArgs& args) {
   const AttentionArgs& a = args.attention;
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  QUIRE_RETURN_IF_ERROR(internal::check_kv_pieces(a.kv.dtype, a.kv.head_dim));
+  QUIRE_RETURN_IF_ERROR(quire::internal::check_kv_pieces(a.kv.dtype, a.kv.head_dim));
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
     return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   if (a.rows < 0 || a.kv.num_rows < 0) return Status::invalid("rows", "must not be negative");

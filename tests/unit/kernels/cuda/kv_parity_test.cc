@@ -120,6 +120,49 @@ TEST(CudaParity, KvPlace) {
   }
 }
 
+/// Thread i takes codes 2 * i and 2 * i + 1.
+struct EveryCodeKernel {
+  static constexpr int kThreads = 128;
+  std::uint32_t* wide;
+  float* values;
+  F8* back;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const int i = device.thread_idx();
+    device.store(wide + i, device.widen(static_cast<std::uint16_t>(2 * i | (2 * i + 1) << 8)));
+    for (int code = 2 * i; code < 2 * i + 2; ++code) {
+      const float value = device.to_float(F8{static_cast<std::uint8_t>(code)});
+      device.store(values + code, value);
+      device.store(back + code, device.template from_float<F8>(value));
+    }
+  }
+};
+
+TEST(CudaParity, EveryCodeOfEightBitsIsWidenedAndComesBack) {
+  TestDevice device;
+  auto* wide = device.output(std::vector<std::uint32_t>(128), "wide");
+  float* values = device.output(256, "values");
+  auto* back = reinterpret_cast<F8*>(device.output(std::vector<std::uint8_t>(256), "back"));
+  auto launcher = device.launcher();
+  ASSERT_OK(launcher.launch({{1, 1, 1}, 128, 0}, EveryCodeKernel{wide, values, back}));
+  const auto words = device.download(wide, 128);
+  const auto floats = device.download(values, 256);
+  const auto codes = device.download(back, 256);
+  for (std::size_t code = 0; code < 256; ++code) {
+    const float expected = e4m3_to_f32(static_cast<std::uint8_t>(code)),
+                half = f16_to_f32(static_cast<std::uint16_t>(words[code / 2] >> 16 * (code % 2)));
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(half) && std::isnan(floats[code])) << code;
+      EXPECT_EQ(codes[code].bits & 0x7f, 0x7f) << code;
+    } else {
+      EXPECT_EQ(half, expected) << code;
+      EXPECT_EQ(floats[code], expected) << code;
+      EXPECT_EQ(codes[code].bits, code);
+    }
+  }
+}
+
 TEST(CudaParity, PlacedEightBitsSaturateAndTakeNoOddRows) {
   const Rotary rotary{16, 16, false};
   const RopeTable table = table_of(rotary, 10);
