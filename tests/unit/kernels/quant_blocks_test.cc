@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "gtest/gtest.h"
 
 namespace quire {
