@@ -249,6 +249,9 @@ TEST_F(SchedulerTest, OptionsAreCheckedByName) {
   EXPECT_EQ(field([](auto& o) { o.model_path.clear(); }), "model.path");
   EXPECT_EQ(field([](auto& o) { o.weights = "q4"; }), "model.weights");
   EXPECT_EQ(field([](auto& o) { o.kv_dtype = "i8"; }), "model.kv_dtype");
+  EXPECT_EQ(field([](auto& o) { o.kv_dtype = "f8"; }), "model.kv_dtype");
+  EXPECT_EQ(field([](auto& o) { o.device_kv_dtype = "bf16"; }), "model.device_kv_dtype");
+  EXPECT_EQ(field([](auto& o) { o.device_kv_dtype = "f8"; }), "model.device_kv_dtype");
   EXPECT_EQ(field([](auto& o) { o.block_tokens = 48; }), "cache.block_tokens");
   EXPECT_EQ(field([](auto& o) { o.max_model_len = 100000; }), "model.max_model_len");
   EXPECT_EQ(field([](auto& o) { o.prefill_chunk_tokens = 100; }), "model.prefill_chunk_tokens");
