@@ -10,6 +10,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/dtype.h"
 #include "base/json_parse.h"
 #include "base/json_reader.h"
 #include "base/log.h"
@@ -253,7 +254,9 @@ std::string fingerprint_hex(const EngineInfo& info) {
   Digest digest;
   for (std::size_t i = 0; i < digest.bytes.size(); ++i)
     digest.bytes[i] = static_cast<std::byte>(info.fingerprint_digest[i]);
-  return fingerprint_hex(digest, info.selection_heads);
+  const std::string stored = fingerprint_hex(digest, info.selection_heads);
+  if (info.cached_kv_dtype != dtype_name(DType::kF8)) return stored;
+  return Sha256().update_field(stored).update_field("KV in f8").finish().hex();
 }
 
 std::string fingerprint_hex(const Digest& fingerprint, const SelectionHeads& heads) {

@@ -70,7 +70,8 @@ inline constexpr double kDefaultMaxDrop = 0.02;
 inline constexpr double kMostWorthLost = 0.1, kLeastAgreement = 0.5;
 
 /// Returns the 64 hex digits by which certificates name a model: of everything that changes its KV,
-/// and of its calibrated retrieval heads, which change what a strategy keeps.
+/// of its calibrated retrieval heads, which change what a strategy keeps, and of eight-bit KV in a
+/// device's memory, which every answer is read from.
 std::string fingerprint_hex(const EngineInfo& info);
 std::string fingerprint_hex(const Digest& fingerprint, const SelectionHeads& heads);
 

@@ -257,6 +257,18 @@ TEST(CertificateChoice, NamesWhatIsNotAsByDefault) {
             "block_tokens=16 draft=ab");
 }
 
+TEST(CertificateModel, KvOfEightBitsHasCertificatesOfItsOwn) {
+  EngineInfo wide;
+  wide.fingerprint_digest.fill(7);
+  wide.cached_kv_dtype = "f16";
+  EngineInfo bf16 = wide, narrow = wide;
+  bf16.cached_kv_dtype = "bf16";
+  narrow.cached_kv_dtype = "f8";
+  EXPECT_EQ(fingerprint_hex(bf16), fingerprint_hex(wide)) << "a CPU's choice for speed";
+  EXPECT_NE(fingerprint_hex(narrow), fingerprint_hex(wide));
+  EXPECT_EQ(fingerprint_hex(narrow).size(), 64u);
+}
+
 TEST_F(CertificateStoreTest, AChoiceOfBlocksHoldsForItsSettings) {
   const auto certificate = [](const std::string& strategy, const std::string& choice) {
     Report r = report_of(600, {-0.001, -0.002, 0}, {0, 0, 0}, strategy);
