@@ -24,13 +24,15 @@ constexpr std::int32_t kDim = 16, kGroup = 2;
 struct Shape {
   std::int32_t heads;
   DType dtype;
+  DType stored() const { return dtype == DType::kF8 ? DType::kF16 : dtype; }
   std::string name() const {
     return std::to_string(heads) + " heads of " + std::string(dtype_name(dtype));
   }
 };
 /// One of the ranks has fewer heads than the others, or none.
 const std::vector<Shape>& shapes() {
-  static const std::vector<Shape> all = {{5, DType::kF16}, {2, DType::kBF16}, {4, DType::kF32}};
+  static const std::vector<Shape> all = {
+      {5, DType::kF16}, {2, DType::kBF16}, {4, DType::kF32}, {3, DType::kF8}};
   return all;
 }
 
@@ -79,14 +81,15 @@ class Side {
                                                               .from = from,
                                                               .positions = to,
                                                               .dst_rows = to,
-                                                              .raw_dtype = shape_.dtype,
+                                                              .raw_dtype = shape_.stored(),
                                                               .dst = *dst});
     EXPECT_TRUE(written.ok()) << written.to_string();
   }
   /// Adds rows of two blocks, as a store has them.
   void place(std::int64_t n, std::uint32_t seed, bool ahead) {
     const std::vector<std::int32_t> to = add(2 * n);
-    const auto size = static_cast<std::int64_t>(dtype_bytes(shape_.dtype)), row = kDim * size;
+    const DType dtype = shape_.stored();
+    const auto size = static_cast<std::int64_t>(dtype_bytes(dtype)), row = kDim * size;
     std::vector<std::vector<std::byte>> blocks;
     std::vector<RawKvView> raw;
     std::vector<StoredRows> stored;
@@ -94,10 +97,10 @@ class Side {
       const std::vector<float> values = random(shape_.heads * 2 * n * kDim, seed + block);
       blocks.emplace_back(to_size(count_of(values) * size));
       for (std::size_t i = 0; i < values.size(); ++i)
-        store_f32(blocks.back().data(), shape_.dtype, static_cast<std::int64_t>(i), values[i]);
+        store_f32(blocks.back().data(), dtype, static_cast<std::int64_t>(i), values[i]);
       raw.push_back({.data = blocks.back().data(),
                      .num_rows = n,
-                     .dtype = shape_.dtype,
+                     .dtype = dtype,
                      .head_stride = 2 * n * row,
                      .kv_stride = n * row,
                      .row_stride = row});
