@@ -8,7 +8,7 @@
 extern "C" {
 
 /// Incremented with every change to this header and to the operations (ops.h).
-#define QUIRE_CUDA_ENTRY_VERSION 17u
+#define QUIRE_CUDA_ENTRY_VERSION 18u
 #define QUIRE_CUDA_ENTRY_SYMBOL "quire_cuda_entry"
 
 enum { QUIRE_CUDA_MOST_DEVICES = 64 };
