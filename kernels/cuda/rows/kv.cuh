@@ -240,7 +240,7 @@ Status launch_write_new_rows(Launcher& launcher, const DeviceRopeTable& table,
   if (a.q.rows == 0) rows.q.num_heads = 0;
   const std::int64_t items = (rows.q.num_heads + 2 * rows.dst.num_kv_heads) * rotary_items(table);
   return with_element(a.raw_dtype, "raw_dtype", [&]<class Raw>(Raw) {
-    return with_element(a.dst.dtype, "dst.dtype", [&]<class Target>(Target) {
+    return with_kv_element(a.dst.dtype, a.dst.head_dim, "dst.dtype", [&]<class Target>(Target) {
       using Kernel = WriteNewRowsKernel<Raw, Target>;
       LaunchShape shape = one_thread_each(items, Kernel::kThreads);
       shape.grid = {a.q.rows > a.num_rows ? a.q.rows : a.num_rows, shape.grid.x, 1};
