@@ -165,13 +165,44 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
   }
 }
 
+/// Has the device score for all rows whose retrievers choose by that before the layers run, so that
+/// the host waits once.
+void DecodeBatch::score_heads(std::span<DecodeRow> rows) {
+  if (compute_.on_host()) return;
+  std::vector<Retriever*> scored;
+  std::vector<HeadDriven*> driven;
+  for (DecodeRow& row : rows) {
+    auto* const one = capability<HeadDriven>(*row.retriever);
+    if (one == nullptr) continue;
+    const Stopwatch watch;
+    bool scores = false;
+    row.status = caught([&]() -> Status {
+      QUIRE_ASSIGN_OR_RETURN(scores, one->take_token(row.token_id, row.position));
+      return {};
+    });
+    row.retriever->took_to_choose(watch.ms());
+    if (!row.status.ok() || !scores) continue;
+    scored.push_back(row.retriever);
+    driven.push_back(one);
+  }
+  if (driven.empty()) return;
+  const Stopwatch watch;
+  // begin_step() scores where this fails, and says what its own row lacks.
+  (void)caught([&] { return driven.front()->score_together(driven); });
+  const double each_ms = watch.ms() / static_cast<double>(scored.size());
+  for (Retriever* const one : scored) one->took_to_choose(each_ms);
+}
+
 void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
+  for (DecodeRow& row : rows) row.status = {};
   project_heads(rows);
+  score_heads(rows);
   const auto begin = [](DecodeRow& row) {
     row.status = caught([&row] { return row.retriever->begin_step(row.token_id, row.position); });
   };
   std::vector<DecodeRow*> beside;
   for (DecodeRow& row : rows) {
+    if (!row.status.ok()) continue;
     if (const auto* driven = capability<HeadDriven>(*row.retriever);
         driven != nullptr && driven->begins_in_parallel()) {
       beside.push_back(&row);

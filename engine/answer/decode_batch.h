@@ -59,6 +59,7 @@ class DecodeBatch {
  private:
   void begin_rows(std::span<DecodeRow> rows);
   void project_heads(std::span<DecodeRow> rows);
+  void score_heads(std::span<DecodeRow> rows);
   Status run_parts(std::span<DecodeRow*> rows, std::size_t first);
   Status run(std::span<DecodeRow*> rows, std::size_t first);
   std::size_t steps_ahead(std::span<DecodeRow*> rows) const;

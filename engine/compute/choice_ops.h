@@ -52,9 +52,10 @@ class ChoiceOps {
   virtual Status page_scores(const PageScoresArgs& args) = 0;
   virtual Status key_products(const KeyProductsArgs& args) = 0;
   virtual Status candidate_votes(const CandidateVotesArgs& args) = 0;
-  /// Computes top_k_sorted() of each row of scores [rows, n]: chosen [rows, min(k, n)].
+  /// Computes top_k_sorted() of each row of scores [rows, n], row stride ld: chosen [rows, min(k,
+  /// n)].
   virtual Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n,
-                                 std::int64_t k, std::int32_t* chosen) = 0;
+                                 std::int64_t ld, std::int64_t k, std::int32_t* chosen) = 0;
   virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
   virtual Status list_union(const ListUnionArgs& args) = 0;
   /// Makes lists of rows (kernels/choice/voted_lists.h), of `at_once` groups at a time, for as many

@@ -33,10 +33,10 @@ Status CpuChoice::candidate_votes(const CandidateVotesArgs& a) {
 }
 
 Status CpuChoice::best_candidates(const float* scores, std::int64_t rows, std::int64_t n,
-                                  std::int64_t k, std::int32_t* chosen) {
+                                  std::int64_t ld, std::int64_t k, std::int32_t* chosen) {
   const std::int64_t each = std::min(k, n);
   parallel_tasks(rows, [&](std::int64_t r) {
-    const auto best = top_k_sorted({scores + r * n, to_size(n)}, k);
+    const auto best = top_k_sorted({scores + r * ld, to_size(n)}, k);
     std::copy(best.begin(), best.end(), chosen + r * each);
   });
   return {};

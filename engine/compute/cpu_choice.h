@@ -12,8 +12,8 @@ class CpuChoice final : public ChoiceOps {
   Status page_scores(const PageScoresArgs& args) override { return quire::page_scores(args); }
   Status key_products(const KeyProductsArgs& args) override { return quire::key_products(args); }
   Status candidate_votes(const CandidateVotesArgs& args) override;
-  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k,
-                         std::int32_t* chosen) override;
+  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t ld,
+                         std::int64_t k, std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return quire::list_union(args); }
   Status voted_lists(const VotedListsArgs& args, std::int64_t /*at_once*/) override {

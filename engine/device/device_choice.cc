@@ -68,13 +68,14 @@ Status DeviceChoice::key_products(const KeyProductsArgs& args) {
 }
 
 Status DeviceChoice::best_candidates(const float* scores, std::int64_t rows, std::int64_t n,
-                                     std::int64_t k, std::int32_t* chosen) {
+                                     std::int64_t ld, std::int64_t k, std::int32_t* chosen) {
   return memory_->run(cuda::TopKArgs{.scores = scores,
                                      .rows = rows,
                                      .n = n,
                                      .k = k,
                                      .order = cuda::TopKOrder::kAscendingIndex,
-                                     .out = chosen});
+                                     .out = chosen,
+                                     .ld = ld});
 }
 
 Status DeviceChoice::candidate_rows(const CandidateRowsArgs& args) {

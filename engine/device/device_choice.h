@@ -30,8 +30,8 @@ class DeviceChoice final : public ChoiceOps {
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
   Status key_products(const KeyProductsArgs& args) override;
   Status candidate_votes(const CandidateVotesArgs& args) override { return memory_->run(args); }
-  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k,
-                         std::int32_t* chosen) override;
+  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t ld,
+                         std::int64_t k, std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
   Status voted_lists(const VotedListsArgs& args, std::int64_t at_once) override;

@@ -26,6 +26,11 @@ Result<float*> ChoiceBuffers::scores(std::int64_t num_heads, std::int64_t n) {
   return scores_.buffer.data();
 }
 
+Result<float*> ChoiceBuffers::votes(std::int64_t num_kv_heads, std::int64_t n) {
+  QUIRE_RETURN_IF_ERROR(votes_.reserve(memory_, num_kv_heads * n));
+  return votes_.buffer.data();
+}
+
 Status ChoiceBuffers::choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group,
                              std::int64_t n, CandidateVote vote, std::int64_t k,
                              std::int32_t* chosen) {
@@ -37,7 +42,7 @@ Status ChoiceBuffers::choose(Compute& compute, std::int32_t num_kv_heads, std::i
                                                           .group = group,
                                                           .vote = vote,
                                                           .votes = votes_.buffer.data()}));
-  return compute.choice().best_candidates(votes_.buffer.data(), num_kv_heads, n, k, chosen);
+  return compute.choice().best_candidates(votes_.buffer.data(), num_kv_heads, n, n, k, chosen);
 }
 
 Result<ChosenLists> ChoiceBuffers::lists(Compute& compute, CandidateRowsArgs args) {

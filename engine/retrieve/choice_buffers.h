@@ -32,6 +32,8 @@ class ChoiceBuffers {
 
   /// Returns the buffer for the scores [num_heads, n] of the next choose().
   Result<float*> scores(std::int64_t num_heads, std::int64_t n);
+  /// Returns the buffer for votes [num_kv_heads, n], for callers that choose otherwise.
+  Result<float*> votes(std::int64_t num_kv_heads, std::int64_t n);
   /// Writes `chosen` [num_kv_heads, min(k, n)]: the k candidates with the most votes by those
   /// scores, ascending.
   Status choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group, std::int64_t n,

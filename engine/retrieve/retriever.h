@@ -141,6 +141,15 @@ class HeadDriven {
   /// Takes the raw query [query_dim()] and key [key_dim()] of the token that begin_step() will get.
   /// The pointers are valid for this call only.
   virtual void take_projection(const float* query, const float* key) = 0;
+  /// Takes in the token of the begin_step() that comes next, which does it by itself otherwise.
+  /// Returns whether begin_step() then waits for a device that scores. Its errors concern this
+  /// retriever alone, whose step is over.
+  virtual Result<bool> take_token(std::int32_t /*token_id*/, std::int32_t /*position*/) {
+    return false;
+  }
+  /// Has the device score for retrievers of this kind that would wait for it, and waits once for
+  /// all. The first is this one, whose Compute all have. After an error their begin_step() does it.
+  virtual Status score_together(std::span<HeadDriven* const> /*retrievers*/) { return {}; }
   /// Returns whether begin_step() may run in a thread of the thread pool (kernels/parallel.h)
   /// concurrently with those of other retrievers.
   virtual bool begins_in_parallel() const = 0;

@@ -125,10 +125,11 @@ enum class TopKOrder : std::uint8_t { kAscendingIndex, kDescendingScore };
 /// Computes top_k() or top_k_sorted() of each row: the indices of the min(k, n) largest scores.
 /// Ties go to the smaller index; NaN ranks last.
 struct TopKArgs {
-  const float* scores;  ///< [rows, n]
+  const float* scores;  ///< [rows, n], row stride ld
   std::int64_t rows, n, k;
-  TopKOrder order;    ///< kDescendingScore allows k up to kMostOrdered
-  std::int32_t* out;  ///< [rows, min(k, n)]
+  TopKOrder order;      ///< kDescendingScore allows k up to kMostOrdered
+  std::int32_t* out;    ///< [rows, min(k, n)]
+  std::int64_t ld = 0;  ///< 0: n
 };
 inline constexpr std::int64_t kMostOrdered = 2048;
 

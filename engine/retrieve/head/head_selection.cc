@@ -215,6 +215,15 @@ Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
   return score_heads(keys, a.position, a.target_kv_heads, a.heads, scores);
 }
 
+void SelectionBudget::list(std::span<const std::int32_t> chosen, std::int64_t n,
+                           std::span<std::int32_t> out) const {
+  const std::int32_t first = num_first();
+  std::iota(out.begin(), out.begin() + first, 0);
+  std::ranges::transform(chosen, out.begin() + first,
+                         [first](std::int32_t i) { return i + first; });
+  std::iota(out.end() - num_last(), out.end(), static_cast<std::int32_t>(n) - num_last());
+}
+
 std::vector<std::int32_t> select_tokens(std::span<const float> scores,
                                         const SelectionBudget& budget) {
   const auto n = static_cast<std::int32_t>(scores.size());
@@ -223,14 +232,9 @@ std::vector<std::int32_t> select_tokens(std::span<const float> scores,
     std::iota(out.begin(), out.end(), 0);
     return out;
   }
-  const std::int32_t window = std::max(budget.window, 1),
-                     sink = std::min(budget.sink, budget.tokens - window),
-                     chosen = budget.tokens - sink - window;
-  std::iota(out.begin(), out.begin() + sink, 0);
-  const auto best = top_k_sorted(scores.subspan(at(sink), at(n - sink - window)), chosen);
-  std::transform(best.begin(), best.end(), out.begin() + sink,
-                 [sink](std::int32_t i) { return i + sink; });
-  std::iota(out.end() - window, out.end(), n - window);
+  const std::int32_t first = budget.num_first(), last = budget.num_last();
+  budget.list(top_k_sorted(scores.subspan(at(first), at(n - first - last)), budget.num_chosen()), n,
+              out);
   return out;
 }
 

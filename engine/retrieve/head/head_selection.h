@@ -2,6 +2,7 @@
 /// heads' attention weights, mapped to the target's KV heads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -68,6 +69,14 @@ std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m,
 struct SelectionBudget {
   /// The total budget, which includes sink and window.
   std::int32_t tokens = 2048, sink = 4, window = 64;
+  // Of more tokens than `tokens`: those at the end, those at the beginning, and those between them.
+  std::int32_t num_last() const { return std::max(window, 1); }
+  std::int32_t num_first() const { return std::min(sink, tokens - num_last()); }
+  std::int32_t num_chosen() const { return tokens - num_first() - num_last(); }
+  /// Writes the tokens of a selection of n tokens to `out` [tokens]; `chosen` ascend and count from
+  /// the first one that can be chosen.
+  void list(std::span<const std::int32_t> chosen, std::int64_t n,
+            std::span<std::int32_t> out) const;
 };
 /// Returns the tokens to attend to, ascending. All of them if they fit the budget; else the first
 /// `sink`, the last `window` (the newest in any case) and the best of the rest: score descending,

@@ -2,6 +2,7 @@
 /// so that they are prefetched while lower layers compute.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,13 +46,13 @@ struct SpeContextOptions : RetrieveOptions {
 
 /// SpeContextRetriever serves one sequence. Without a head, the attention of a draft's layer
 /// chooses; the draft reads the prompt in prepare_more(). begin_step() scores every cached token
-/// with the head, chooses for each KV head, and prefetches the rows that are not on the device yet,
-/// layer by layer from the lowest; on the host a few layers ahead of the attending one. attend()
-/// waits for the rows of its layer. Layers that fit stay on the device and are read in place. A
-/// layer attends to everything while its rows fit the budget. Layers with the same rows share one
-/// choice and one slot map; a layer that lacks rows (selection per layer) chooses among its own by
-/// the same scores. If a compressor ranked rows, the most important ones are copied before the
-/// first step.
+/// with the head (score_together() does so for the sequences of a step), chooses for each KV head,
+/// and prefetches the rows that are not on the device yet, layer by layer from the lowest; on the
+/// host a few layers ahead of the attending one. attend() waits for the rows of its layer. Layers
+/// that fit stay on the device and are read in place. A layer attends to everything while its rows
+/// fit the budget. Layers with the same rows share one choice and one slot map; a layer that lacks
+/// rows (selection per layer) chooses among its own by the same scores. If a compressor ranked
+/// rows, the most important ones are copied before the first step.
 class SpeContextRetriever final : public Retriever,
                                   public HeadDriven,
                                   public DeviceBudgeted,
@@ -72,6 +73,8 @@ class SpeContextRetriever final : public Retriever,
   void take_hidden(std::int32_t layer, const float* x) override;
   TokenInput token_input() const override;
   void take_projection(const float* query, const float* key) override;
+  Result<bool> take_token(std::int32_t token_id, std::int32_t position) override;
+  Status score_together(std::span<HeadDriven* const> retrievers) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   /// Returns whether a head chooses on the host. Requests then share nothing but its weights.
   bool begins_in_parallel() const override { return keys_.has_value(); }
@@ -117,7 +120,12 @@ class SpeContextRetriever final : public Retriever,
   /// Computes keys of the prompt's tokens, or queues the tokens that a draft reads piece by piece.
   Status read_prompt(const HeadTrack& track);
   Status take_in(std::int32_t token_id, std::int32_t position);
-  Status score(std::int32_t token_id, std::int32_t position, bool again);
+  Status take_step(std::int32_t token_id, std::int32_t position);
+  Status score(std::int32_t token_id, std::int32_t position);
+  /// Returns whether any head chooses anew in this step.
+  bool chooses() const { return std::ranges::find(anew_, true) != anew_.end(); }
+  /// Returns what this step asks of the keys on the device.
+  DeviceHeadKeys::Asked asked();
   void turn_heads(bool again);
   std::size_t num_tokens() const {
     return to_size(draft_         ? draft_->num_tokens()
@@ -128,6 +136,7 @@ class SpeContextRetriever final : public Retriever,
     return draft_ ? draft_->bytes() : device_keys_ ? device_keys_->bytes() : keys_->bytes();
   }
   void choose(Group& group);
+  std::vector<std::vector<std::int32_t>> selected_by_scores(const Group& group);
   void move_window(Group& group) const;
   static void place(Group& group);
   Status warm_start(const RetainedRows& retained);
@@ -160,7 +169,12 @@ class SpeContextRetriever final : public Retriever,
   std::vector<float> feature_, next_feature_;
   std::vector<float> scores_, query_, key_, row_scores_;
   bool projected_ = false;  ///< query_ and key_ are set for the step to begin
+  bool taken_ = false;      ///< take_token() has run for the step to begin
+  bool scored_ = false;     ///< and so has score_together()
+  bool sparse_ = false;     ///< a group is sparse in this step
   std::vector<bool> anew_;  ///< [num_kv_heads] that choose anew in this step
+  /// The tokens that each KV head chooses, [num_kv_heads], where the device chooses them.
+  std::vector<std::vector<std::int32_t>> chosen_;
   /// The rotated queries of the head's KV heads that stand for each KV head, [num_kv_heads], if a
   /// choice serves several steps.
   std::vector<std::vector<float>> chosen_by_;

@@ -10,26 +10,41 @@
 #include "kernels/rows/rope.h"
 
 namespace quire {
+Result<bool> SpeContextRetriever::take_token(std::int32_t token_id, std::int32_t position) {
+  QUIRE_RETURN_IF_ERROR(take_step(token_id, position));
+  taken_ = true;
+  scored_ = false;
+  return device_keys_ && sparse_ && chooses();
+}
+
+Status SpeContextRetriever::score_together(std::span<HeadDriven* const> retrievers) {
+  std::vector<DeviceHeadKeys::Asked> all;
+  for (HeadDriven* const one : retrievers)
+    all.push_back(dynamic_cast<SpeContextRetriever&>(*one).asked());
+  QUIRE_RETURN_IF_ERROR(DeviceHeadKeys::ask(all));
+  for (HeadDriven* const one : retrievers) dynamic_cast<SpeContextRetriever&>(*one).scored_ = true;
+  return {};
+}
+
+/// The device chooses where the tokens that are scored are the rows of every layer.
+DeviceHeadKeys::Asked SpeContextRetriever::asked() {
+  const bool whole = groups_.size() == 1 && groups_.front().every_token;
+  return {.keys = &*device_keys_,
+          .query = query_.data(),
+          .target_kv_heads = sequence_.num_kv_heads,
+          .budget = whole ? &budget_ : nullptr,
+          .scores = &scores_,
+          .rows = &chosen_};
+}
+
 Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
-  synchronize();
-  QUIRE_RETURN_IF_ERROR(failed_);
-  bool any = false, chosen = true;
-  for (Group& group : groups_) {
-    group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
-    group.sparse = count_of(group.token_of_row) > budget_.tokens;
-    any = any || group.sparse;
-    chosen = chosen && (!group.sparse || !group.maps.empty());
+  if (!std::exchange(taken_, false)) {
+    scored_ = false;
+    QUIRE_RETURN_IF_ERROR(take_step(token_id, position));
   }
-  for (Layer& layer : layers_) {
-    // A step that ended early left slots that do not match the maps.
-    if (layer.slots && !std::exchange(layer.whole, false)) layer.empty_slots = true;
-  }
-  brought_ = sequence_.num_layers;
-  if (!any) return take_in(token_id, position);
-  const bool again = chosen && serves_ > 0;
-  serves_ = again ? serves_ - 1 : options_.reuse - 1;
-  QUIRE_RETURN_IF_ERROR(score(token_id, position, again));
-  stats_.selections += std::ranges::find(anew_, true) != anew_.end() ? 1 : 0;
+  if (!sparse_) return {};
+  if (!scored_) QUIRE_RETURN_IF_ERROR(score(token_id, position));
+  stats_.selections += chooses() ? 1 : 0;
   for (Group& group : groups_) {
     if (!group.sparse) continue;
     choose(group);
@@ -43,8 +58,45 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
                                                                    : kLayersAhead);
 }
 
+/// Takes in the step's token and finds the KV heads that choose anew, anew_: all, except that a
+/// head may keep a choice that serves several steps.
+Status SpeContextRetriever::take_step(std::int32_t token_id, std::int32_t position) {
+  synchronize();
+  QUIRE_RETURN_IF_ERROR(failed_);
+  bool chosen = true;
+  sparse_ = false;
+  for (Group& group : groups_) {
+    group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
+    group.sparse = count_of(group.token_of_row) > budget_.tokens;
+    sparse_ = sparse_ || group.sparse;
+    chosen = chosen && (!group.sparse || !group.maps.empty());
+  }
+  for (Layer& layer : layers_) {
+    // A step that ended early left slots that do not match the maps.
+    if (layer.slots && !std::exchange(layer.whole, false)) layer.empty_slots = true;
+  }
+  brought_ = sequence_.num_layers;
+  if (!sparse_) return take_in(token_id, position);
+  const bool again = chosen && serves_ > 0;
+  serves_ = again ? serves_ - 1 : options_.reuse - 1;
+  anew_.assign(at(sequence_.num_kv_heads), !again);
+  // A draft reads the token when it scores.
+  if (draft_) return again ? take_in(token_id, position) : Status();
+  QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
+  const RetrievalHeadConfig& c = sequence_.head->config();
+  QUIRE_RETURN_IF_ERROR(rope_rotate(sequence_.head->rope(), {.x = query_.data(),
+                                                             .out = query_.data(),
+                                                             .positions = &position,
+                                                             .rows = 1,
+                                                             .num_heads = c.num_heads,
+                                                             .ldx = c.query_dim(),
+                                                             .ldo = c.query_dim()}));
+  if (options_.reuse > 1) turn_heads(again);
+  return {};
+}
+
 HeadDriven::TokenInput SpeContextRetriever::token_input() const {
-  if (!keys_) return {};
+  if (!keys_ && !device_keys_) return {};
   return {sequence_.head, mode_ == HeadInput::kFeature ? feature_.data() : nullptr};
 }
 
@@ -70,25 +122,11 @@ Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position
                       : keys_->append(key_.data(), std::span(&position, 1));
 }
 
-/// Adds the step's token, then scores it: scores_ [num_kv_heads, tokens] of the KV heads in anew_,
-/// which choose anew. These are all heads, except that with `again` a head may keep its choice.
-Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, bool again) {
-  anew_.assign(at(sequence_.num_kv_heads), !again);
-  if (draft_)
-    return again ? take_in(token_id, position)
-                 : draft_->step(token_id, sequence_.num_kv_heads, scores_);
-  QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
-  const RetrievalHeadConfig& c = sequence_.head->config();
-  QUIRE_RETURN_IF_ERROR(rope_rotate(sequence_.head->rope(), {.x = query_.data(),
-                                                             .out = query_.data(),
-                                                             .positions = &position,
-                                                             .rows = 1,
-                                                             .num_heads = c.num_heads,
-                                                             .ldx = c.query_dim(),
-                                                             .ldo = c.query_dim()}));
-  if (options_.reuse > 1) turn_heads(again);
-  if (std::ranges::find(anew_, true) == anew_.end()) return {};
-  if (device_keys_) return device_keys_->score(query_.data(), sequence_.num_kv_heads, scores_);
+/// Scores for the KV heads in anew_: scores_ [num_kv_heads, tokens], or chosen_.
+Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position) {
+  if (!chooses()) return {};
+  if (draft_) return draft_->step(token_id, sequence_.num_kv_heads, scores_);
+  if (device_keys_) return DeviceHeadKeys::ask({{asked()}});
   return keys_->score(query_.data(), position, sequence_.num_kv_heads, budget_.tokens, &anew_,
                       scores_);
 }
@@ -111,9 +149,21 @@ void SpeContextRetriever::turn_heads(bool again) {
 }
 
 void SpeContextRetriever::choose(Group& group) {
+  const std::size_t heads = group.rows.size();
+  if (group.maps.empty()) group.maps.assign(heads, SlotMap(budget_.tokens));
+  if (!chooses()) return move_window(group);
+  auto selected = device_keys_ && asked().budget != nullptr ? std::move(chosen_)
+                                                            : selected_by_scores(group);
+  move_window(group);
+  for (std::size_t m = 0; m < heads; ++m) {
+    if (anew_[m]) group.rows[m] = std::move(selected[m]);
+  }
+}
+
+/// Returns the rows that each KV head in anew_ chooses by scores_.
+std::vector<std::vector<std::int32_t>> SpeContextRetriever::selected_by_scores(const Group& group) {
   const std::size_t tokens = num_tokens(), rows = group.token_of_row.size(),
                     heads = group.rows.size();
-  if (group.maps.empty()) group.maps.assign(heads, SlotMap(budget_.tokens));
   std::span<const float> scores(scores_);
   if (!group.every_token) {
     row_scores_.resize(heads * rows);
@@ -123,13 +173,8 @@ void SpeContextRetriever::choose(Group& group) {
     }
     scores = row_scores_;
   }
-  if (std::ranges::find(anew_, true) == anew_.end()) return move_window(group);
-  auto selected = select_for_heads(scores.first(heads * rows), static_cast<std::int32_t>(heads),
-                                   budget_, &anew_);
-  move_window(group);
-  for (std::size_t m = 0; m < heads; ++m) {
-    if (anew_[m]) group.rows[m] = std::move(selected[m]);
-  }
+  return select_for_heads(scores.first(heads * rows), static_cast<std::int32_t>(heads), budget_,
+                          &anew_);
 }
 
 /// Moves the window of heads that keep their choice to end at the step's own row.

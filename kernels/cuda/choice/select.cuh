@@ -86,7 +86,7 @@ struct TopKKernel {
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const float* scores = a.scores + device.block_idx().x * a.n;
+    const float* scores = a.scores + device.block_idx().x * a.ld;
     std::int32_t ties = count;  // how many scores with the least key are taken
     const std::uint32_t least = least_key(device, scores, ties);
     collect(device, scores, least, ties);
@@ -286,6 +286,7 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
   if (a.rows < 0 || a.n < 0 || a.k < 0)
     return Status::invalid("k", "rows, n and k must not be negative");
   const std::int64_t count = std::min(a.k, a.n);
+  if (a.ld != 0 && a.ld < a.n) return Status::invalid("ld", "must be at least n, or 0");
   if (a.n > 0x7fffffff) return Status::invalid("n", "must be below 2^31");
   if (a.order == TopKOrder::kDescendingScore && count > kMostOrdered) {
     return Status::invalid("k", "at most " + std::to_string(kMostOrdered) +
@@ -294,11 +295,12 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
   if (count == 0) return {};
   const auto choose = [&]<bool kWide>() {
     using Kernel = TopKKernel<kWide>;
-    const Kernel kernel{a, static_cast<std::int32_t>(count)};
+    Kernel kernel{a, static_cast<std::int32_t>(count)};
+    if (a.ld == 0) kernel.a.ld = a.n;
     return launcher.launch({{a.rows, 1, 1}, Kernel::threads(a.n), kernel.shared_bytes()}, kernel);
   };
-  return wide_rows(a.scores, a.n) ? choose.template operator()<true>()
-                                  : choose.template operator()<false>();
+  return wide_rows(a.scores, a.n) && a.ld % 4 == 0 ? choose.template operator()<true>()
+                                                   : choose.template operator()<false>();
 }
 
 /// One thread block per row. A thread takes units of four scores, or of one where rows allow no

@@ -396,6 +396,37 @@ TEST(CudaParity, TopKWithTiesAndNan) {
             "k");
 }
 
+TEST(CudaParity, TopKOfPartsOfRows) {
+  for (const std::int64_t n : {33, 256, 4500}) {
+    for (const std::int64_t first : {0, 3, 4}) {
+      for (const std::int64_t ld : {n + 4, n + 7}) {
+        const auto scores = scores_of(2 * ld + first, true);
+        const std::int64_t k = n / 5;
+        TestDevice device;
+        std::int32_t* out = device.output(
+            std::vector<std::int32_t>(static_cast<std::size_t>(2 * k), -1), "out");
+        auto launcher = device.launcher();
+        ASSERT_OK(launch_top_k(launcher, {device.upload(scores, "scores") + first, 2, n, k,
+                                          TopKOrder::kAscendingIndex, out, ld}));
+        for (std::int64_t r = 0; r < 2; ++r) {
+          auto expected = top_k_reference(
+              std::span(scores).subspan(static_cast<std::size_t>(first + r * ld),
+                                        static_cast<std::size_t>(n)),
+              k);
+          std::sort(expected.begin(), expected.end());
+          EXPECT_EQ(device.download(out + r * k, k), expected)
+              << "n " << n << " first " << first << " ld " << ld << " row " << r;
+        }
+      }
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(
+      launch_top_k(launcher, {nullptr, 1, 50, 4, TopKOrder::kAscendingIndex, nullptr, 49}).field(),
+      "ld");
+}
+
 TEST(CudaParity, ArgmaxTakesTheFirstOfTheLargest) {
   // A thread has batches of eight units: 32,768 scores of a row of whole packs, or 8,192
   for (const std::int64_t n : {1, 5, 33, 1000, 9001, 33000}) {
