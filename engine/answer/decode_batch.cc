@@ -185,9 +185,9 @@ void DecodeBatch::score_heads(std::span<DecodeRow> rows) {
     scored.push_back(row.retriever);
     driven.push_back(one);
   }
-  if (driven.empty()) return;
+  if (driven.size() < 2) return;
   const Stopwatch watch;
-  // begin_step() scores where this fails, and says what its own row lacks.
+  // begin_step() scores where this fails, as for one row alone, and says what its own row lacks.
   (void)caught([&] { return driven.front()->score_together(driven); });
   const double each_ms = watch.ms() / static_cast<double>(scored.size());
   for (Retriever* const one : scored) one->took_to_choose(each_ms);

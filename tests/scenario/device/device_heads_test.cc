@@ -161,10 +161,10 @@ class HeadsOnDevice {
     }
     std::vector<std::vector<Got>> out(given.size());
     for (int n = 0; n < steps; ++n) {
-      const std::int64_t waits = ops_->waits(), copies = ops_->runs(OpCode::kCopyAsync);
+      const std::int64_t waited = ops_->waits(), copied = ops_->runs(OpCode::kCopyAsync);
       const std::vector<Got> got = step(all);
-      waits_ = ops_->waits() - waits;
-      downloads_ = ops_->runs(OpCode::kCopyAsync) - copies;
+      waits_ = ops_->waits() - waited;
+      downloads_ = ops_->runs(OpCode::kCopyAsync) - copied;
       for (std::size_t i = 0; i < got.size(); ++i) out[i].push_back(got[i]);
     }
     return out;
