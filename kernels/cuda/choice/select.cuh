@@ -86,7 +86,7 @@ struct TopKKernel {
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const float* scores = a.scores + device.block_idx().x * a.ld;
+    const float* scores = a.scores + device.block_idx().x * (a.ld != 0 ? a.ld : a.n);
     std::int32_t ties = count;  // how many scores with the least key are taken
     const std::uint32_t least = least_key(device, scores, ties);
     collect(device, scores, least, ties);
@@ -295,8 +295,7 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
   if (count == 0) return {};
   const auto choose = [&]<bool kWide>() {
     using Kernel = TopKKernel<kWide>;
-    Kernel kernel{a, static_cast<std::int32_t>(count)};
-    if (a.ld == 0) kernel.a.ld = a.n;
+    const Kernel kernel{a, static_cast<std::int32_t>(count)};
     return launcher.launch({{a.rows, 1, 1}, Kernel::threads(a.n), kernel.shared_bytes()}, kernel);
   };
   return wide_rows(a.scores, a.n) && a.ld % 4 == 0 ? choose.template operator()<true>()
