@@ -256,14 +256,22 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
     QUIRE_RETURN_IF_ERROR(
         hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
   QUIRE_RETURN_IF_ERROR(run_step(rows, 0));
+  // A sequence that failed is not followed.
+  const bool whole = std::ranges::all_of(rows,
+                                         [](const DecodeRow* row) { return row->status.ok(); });
   Status status;
-  while (followed_ < ahead && status.ok()) {
+  while (whole && followed_ < ahead && status.ok()) {
     status = run_ahead(rows, followed_);
     if (status.ok()) ++followed_;
   }
   for (DecodeRow* row : rows) row->position -= static_cast<std::int32_t>(followed_);
-  // Where a step could not follow the host reads what there is.
-  return status.code() == Code::kDeviceLost ? status : read_results(rows, first);
+  // Where a step could not follow the host reads what there is, unless retrievers rely on what of
+  // that step did not run.
+  const bool lost = !repeatable_ && std::ranges::any_of(rows, [](const DecodeRow* row) {
+    return !row->retriever->traits().attends_all;
+  });
+  return status.code() == Code::kDeviceLost || (!status.ok() && lost) ? status
+                                                                      : read_results(rows, first);
 }
 
 /// Runs the layers and samples, once. `ahead` steps were enqueued since the host last waited.
@@ -290,7 +298,7 @@ std::size_t DecodeBatch::steps_ahead(std::span<DecodeRow*> rows) const {
   if (memory_ == nullptr || !compute_.samples() || model_.config().vocab_size >= 1 << 22) return 0;
   std::size_t most = SIZE_MAX;
   for (const DecodeRow* row : rows) {
-    if (!row->rule || !row->retriever->traits().attends_all) return 0;
+    if (!row->status.ok() || !row->rule || !row->retriever->follows_unseen()) return 0;
     most = std::min(most, row->ahead.size());
   }
   return most;
@@ -302,14 +310,22 @@ Status DecodeBatch::run_ahead(std::span<DecodeRow*> rows, std::size_t step) {
   const Status status = caught([&]() -> Status {
     for (; added < rows.size(); ++added) {
       DecodeRow& row = *rows[added];
+      // The token does not matter.
+      QUIRE_RETURN_IF_ERROR(row.retriever->begin_step(-1, row.position + 1));
+      if (!row.retriever->follows_unseen()) return Status::unimplemented("it has to be seen");
       QUIRE_RETURN_IF_ERROR(add_row(*row.cache, row.position + 1));
       positions_[added] = ++row.position;
       rules_[added] = row.ahead[step];
     }
-    return run_step(rows, static_cast<std::int64_t>(step) + 1);
+    QUIRE_RETURN_IF_ERROR(run_step(rows, static_cast<std::int64_t>(step) + 1));
+    for (const DecodeRow* row : rows) QUIRE_RETURN_IF_ERROR(row->status);
+    return {};
   });
   if (status.ok()) return {};
-  for (DecodeRow* row : rows) row->cache->forget_tables();
+  for (DecodeRow* row : rows) {
+    row->cache->forget_tables();
+    row->status = {};
+  }
   for (DecodeRow* row : rows.first(added)) {
     drop_row(*row->cache);
     --row->position;

@@ -42,9 +42,9 @@ struct DecodeRow {
 /// retrievers attend together. A step of only such rows synchronizes once, for its tokens or
 /// logits. Other retrievers compute on the host, which synchronizes per layer.
 ///
-/// A device need not wait for the host between tokens: where all rows attend to everything and are
-/// sampled by rules, further steps follow, each with the tokens of the one before, for as many as
-/// every row has rules for.
+/// A device need not wait for the host between tokens: where all rows are sampled by rules, and
+/// attend to everything or to what the device chooses (Retriever::follows_unseen()), further steps
+/// follow, each with the tokens of the one before, for as many as every row has rules for.
 ///
 /// Rows for which there is no memory at once, such as that of their attention's partial results,
 /// run in parts one after the other. Threads: the engine thread.

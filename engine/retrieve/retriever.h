@@ -104,6 +104,10 @@ class Retriever : public NamedPlug<Retriever> {
   /// query and out lie in ordinary memory, and rows are read by WorkingCache::host_view(). If not,
   /// it enqueues on RetrieveStep::compute, and the host does not synchronize before the call.
   virtual bool needs_host(const RetrieveStep& /*without query and out*/) const { return true; }
+  /// Returns whether the next step may be enqueued before the host has seen this one's token. Then
+  /// begin_step() does not use the token, and no layer waits for the host. It is asked after
+  /// begin_step(). A step that fails is begun again.
+  virtual bool follows_unseen() const { return traits_.attends_all; }
   /// Computes softmax attention of the step's query over the rows that this retriever chooses.
   virtual Status attend(const RetrieveStep& step) = 0;
   /// Returns once nothing reads the cache any more. It is called before the cache's pages move or

@@ -121,6 +121,10 @@ class PagedRetriever : public Retriever, public DeviceBudgeted, public AttendsTo
   Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   bool needs_host(const RetrieveStep&) const override { return false; }
+  /// Returns whether the device chooses and no layer has left it.
+  bool follows_unseen() const override {
+    return on_device_ && (!policy_.device || memory_.offloaded() == 0);
+  }
   Status attend(const RetrieveStep& step) override;
   bool joins(const RetrieveStep& step, const AttendsTogether& first) const override;
   Status ready(const RetrieveStep& step) override;
