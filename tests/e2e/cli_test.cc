@@ -596,7 +596,8 @@ TEST(Cli, CudaIsRefusedWithTheFixWhereNoGpuComputes) {
     EXPECT_NE(r.exit_code, 0) << r.out;
     EXPECT_NE(r.err.find("model.tensor_parallel"), std::string::npos) << r.err;
   }
-  const auto split = run_process({QUIRE_BINARY, "serve", "--check-config", "--model.split_kv"});
+  const auto split = run_process(
+      {QUIRE_BINARY, "serve", "--check-config", "--model.split_kv=true"});
   EXPECT_NE(split.exit_code, 0) << split.out;
   EXPECT_NE(split.err.find("model.split_kv cuts KV over"), std::string::npos) << split.err;
   EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "cpu"}).exit_code,
