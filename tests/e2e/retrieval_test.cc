@@ -1,7 +1,6 @@
 // Retrieval finds documents that a request does not name, and embeddings are served.
 #include <atomic>
 #include <boost/json/serialize.hpp>
-#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -592,7 +591,7 @@ TEST_F(RetrieveTest, TextsForAnEncoderHoldNoOtherRequestUp) {
   std::string text;
   while (text.size() < 20'000) text += "the red fish ";
   json::array texts;
-  for (int i = 0; i < 40; ++i) texts.emplace_back(text);
+  for (int i = 0; i < 60; ++i) texts.emplace_back(text);
   const std::string body = json::serialize(json::object{{"query", "fish"}, {"documents", texts}});
   std::atomic<int> answered = 0;
   std::vector<std::thread> asking;
@@ -607,10 +606,11 @@ TEST_F(RetrieveTest, TextsForAnEncoderHoldNoOtherRequestUp) {
            std::string::npos;
   };
   while (!all_run() && answered == 0) std::this_thread::yield();
-  using Clock = std::chrono::steady_clock;
-  for (const auto end = Clock::now() + std::chrono::milliseconds(200); Clock::now() < end;)
+  // Behind them in a queue, the first would be answered after one of them.
+  int others = 0;
+  for (; answered == 0 && others < 20; ++others)
     EXPECT_EQ(service_.call("GET", "/v1/documents").status, 200);
-  EXPECT_EQ(answered, 0) << "all are still read";
+  EXPECT_GE(others, 10) << "while all are read";
   for (std::thread& one : asking) one.join();
 }
 
