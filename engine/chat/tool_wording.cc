@@ -3,11 +3,23 @@
 #include <boost/json.hpp>
 
 #include "base/json_parse.h"
+#include "engine/chat/jinja_template.h"
+#include "engine/jinja/value.h"
 
 namespace quire {
 namespace {
 
 namespace json = boost::json;
+
+/// Writes JSON with numbers as models know them: 0.5, not 5E-1.
+std::string written(const json::value& value) {
+  std::string text = json::serialize(value);
+  const auto plain = tokenizer_internal::jinja_value_of_json(text, jinja::kTemplateMark, "tools");
+  if (!plain.ok()) return text;
+  const jinja::JsonStyle compact{.item_separator = ",", .key_separator = ":"};
+  // 1E15 becomes 1000000000000000.0.
+  return to_json(*plain, compact, 8 * text.size()).bytes;
+}
 
 /// Writes the calls of an assistant's message as the model would write them itself.
 Result<std::string> calls_as_text(const std::string& calls, ToolStyle style,
@@ -27,7 +39,7 @@ Result<std::string> calls_as_text(const std::string& calls, ToolStyle style,
     std::string arguments = "{}";
     if (const json::value* given = function->get_object().if_contains("arguments")) {
       if (!given->is_string())
-        arguments = json::serialize(*given);
+        arguments = written(*given);
       else if (!given->get_string().empty())
         arguments = std::string(given->get_string());
     }
@@ -54,7 +66,7 @@ std::string tool_instruction(std::string_view tools, ToolStyle style) {
   json::value parsed;
   std::string listed;
   if (!parse_json(tools, parsed) && parsed.is_array())
-    for (const json::value& tool : parsed.get_array()) listed += "\n" + json::serialize(tool);
+    for (const json::value& tool : parsed.get_array()) listed += "\n" + written(tool);
   const bool list = style == ToolStyle::kSmolLm;
   return "You can call functions to answer. These are their descriptions:\n<tools>" + listed +
          "\n</tools>\n\nTo call " +

@@ -59,6 +59,25 @@ TEST(ToolWording, WithoutASystemMessageTheInstructionStandsBeforeTheQuestion) {
             "</tool_call>");
 }
 
+TEST(ToolWording, NumbersAreWrittenAsModelsKnowThem) {
+  constexpr const char* kLimits =
+      R"([{"type":"function","function":{"name":"set","parameters":{"type":"object","properties":)"
+      R"({"x":{"type":"number","minimum":0.5,"maximum":1e15,"default":-1e-7,"enum":[3,2.0]}}}}}])";
+  const std::string words = tool_instruction(kLimits, ToolStyle::kHermes);
+  EXPECT_NE(
+      words.find(R"("minimum":0.5,"maximum":1000000000000000.0,"default":-1e-07,"enum":[3,2.0])"),
+      std::string::npos)
+      << words;
+  ChatMessage call{"assistant", ""};
+  call.tool_calls = R"([{"function": {"name": "set", "arguments": {"x": 0.25, "y": "\u00e9"}}}])";
+  const auto worded = tools_in_words({}, Messages{{"user", "?"}, call}, kLimits, ToolStyle::kHermes,
+                                     true);
+  ASSERT_TRUE(worded.ok()) << worded.status().to_string();
+  EXPECT_NE(worded->messages.back().content.find("\"arguments\": {\"x\":0.25,\"y\":\"\u00e9\"}"),
+            std::string::npos)
+      << worded->messages.back().content;
+}
+
 TEST(ToolWording, CallsThatAreNoCallsAreRefused) {
   ChatMessage m{"assistant", ""};
   m.tool_calls = R"([{"id": "x"}])";
