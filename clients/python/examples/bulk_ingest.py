@@ -3,8 +3,10 @@ the service is the record of what is done.
 
     python bulk_ingest.py                      # 10,000 small documents made up here
     python bulk_ingest.py notes.jsonl          # your own: one {"id", "text", ...} a line
+    python bulk_ingest.py notes.jsonl --all    # where texts changed under ids that are there
 
 Stop it at any time and start it again: what is cached is neither sent nor computed a second time.
+With --all every document is sent, and the service computes those whose text is new.
 The address of the service comes from QUIRE_SERVER, the key from QUIRE_API_KEY.
 """
 
@@ -44,10 +46,11 @@ def ingest(
     documents: Iterable[DocumentInput],
     progress: bool = True,
     batch_size: int = 250,
+    send_all: bool = False,
 ) -> tuple[int, int]:
-    """Caches what is not cached yet. Returns how many were there already
-    and how many were added."""
-    there = {d.id for d in quire.documents.iter(status="ready")}
+    """Caches what is not cached yet, by id, or with send_all everything. Returns how many
+    were not sent, because they were there already, and how many were."""
+    there: set[str] = set() if send_all else {d.id for d in quire.documents.iter(status="ready")}
     there_already = 0
 
     def missing() -> Iterator[DocumentInput]:
@@ -75,13 +78,16 @@ def main() -> None:
         "--count", type=int, default=10_000, help="documents to make up (default: %(default)s)"
     )
     parser.add_argument("--namespace", default="bulk", help="where they go (default: %(default)s)")
+    parser.add_argument(
+        "--all", action="store_true", help="send documents whose ids are there already, too"
+    )
     arguments = parser.parse_args()
     documents = lines_of(arguments.file) if arguments.file else made_up(arguments.count)
     with QuireClient(namespace=arguments.namespace) as quire:
-        there, added = ingest(quire, documents, progress=sys.stderr.isatty())
+        there, sent = ingest(quire, documents, progress=sys.stderr.isatty(), send_all=arguments.all)
         counts = quire.documents.list(limit=1, counts=True).counts
     print(
-        f"{there} documents were cached already, {added} were added; "
+        f"{there} documents were there already, {sent} were sent; "
         f"{counts.ready if counts else 0} are ready"
     )
 

@@ -86,11 +86,17 @@ def test_documents_of_a_file_are_ingested(service: Service, namespace: str, tmp_
         "\n".join(json.dumps({"id": f"n{i}", "text": f"Note {i}."}) for i in range(3)) + "\n\n"
     )
     assert run("bulk_ingest.py", service, str(file), "--namespace", namespace).startswith(
-        "0 documents were cached already, 3 were added; 3 are ready"
+        "0 documents were there already, 3 were sent; 3 are ready"
     )
     assert run("bulk_ingest.py", service, str(file), "--namespace", namespace).startswith(
-        "3 documents were cached already, 0 were added"
+        "3 documents were there already, 0 were sent"
     )
+    file.write_text(file.read_text().replace("Note 1.", "Another note."))
+    assert run("bulk_ingest.py", service, str(file), "--namespace", namespace, "--all").startswith(
+        "0 documents were there already, 3 were sent; 3 are ready"
+    )
+    with QuireClient(service.url, namespace=namespace) as client:
+        assert client.documents.content("n1") == "Another note."
     file.write_text('{"text": "nameless"}\n')
     with pytest.raises(AssertionError, match=r"notes.jsonl:1 has no id"):
         run("bulk_ingest.py", service, str(file), "--namespace", namespace)
