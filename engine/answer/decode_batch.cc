@@ -312,7 +312,8 @@ Status DecodeBatch::run_ahead(std::span<DecodeRow*> rows, std::size_t step) {
       DecodeRow& row = *rows[added];
       // The token does not matter.
       QUIRE_RETURN_IF_ERROR(row.retriever->begin_step(-1, row.position + 1));
-      if (!row.retriever->follows_unseen()) return Status::unimplemented("it has to be seen");
+      if (!row.retriever->follows_unseen())
+        return Status::unimplemented("the host has to see this step first");
       QUIRE_RETURN_IF_ERROR(add_row(*row.cache, row.position + 1));
       positions_[added] = ++row.position;
       rules_[added] = row.ahead[step];
