@@ -84,7 +84,8 @@ class EngineImpl final : public Engine {
             .queries_waiting = scheduler_->queries_waiting(),
             .expected_wait = scheduler_->expected_wait(),
             .prefill_tokens_per_second = 1000 * meter_.speeds().prefill_tokens_per_ms,
-            .decode_tokens_per_second = 1000 * meter_.decode_tokens_per_ms()};
+            .decode_tokens_per_second = 1000 * meter_.decode_tokens_per_ms(),
+            .decode_steps = scheduler_->decode_steps()};
   }
   std::vector<PoolUse> memory() const override {
     std::vector<PoolUse> out = {{"working_cache", pool_->bytes_in_use(PageTier::kDevice),
@@ -488,6 +489,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   if (info_.device_memory) limits.max_running = info_.device_memory->decode_rows;
   limits.num_threads = options.num_threads;
   limits.unseen_decode_ms = options.unseen_decode_ms;
+  limits.mixed_steps = options.mixed_steps;
   scheduler_ = std::make_unique<Scheduler>(core_, limits);
   if (store_.recalls())
     recall_ = std::make_unique<PrefillRecall>(

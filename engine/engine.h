@@ -73,6 +73,9 @@ struct EngineOptions {
   /// Longest time for which decode steps follow one another on a device before the host looks at
   /// their tokens (engine/answer/decode_batch.h), in milliseconds; 0: it looks after each.
   double unseen_decode_ms = 20;
+  /// Whether the rows of a decode step run beside those of a prefill chunk where they can, so that
+  /// both read the weights once.
+  bool mixed_steps = true;
   /// Most bytes of computed prompts that are kept for later requests with the same beginning. They
   /// are part of working_cache_bytes and are evicted first; 0 keeps none, a negative value means a
   /// quarter of the budget.

@@ -77,25 +77,100 @@ std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std
 }  // namespace
 
 Status DecodeBatch::step(std::span<DecodeRow> rows) {
+  begin(rows, false);
+  return end();
+}
+
+void DecodeBatch::begin(std::span<DecodeRow> rows, bool mix) {
+  active_.clear();
+  mixing_ = within_ = false;
+  next_layer_ = 0;
+  mixed_status_ = {};
   begin_rows(rows);
-  std::vector<DecodeRow*> active;
   for (DecodeRow& row : rows) {
     if (row.status.ok()) row.status = add_row(*row.cache, row.position);
-    if (row.status.ok()) active.push_back(&row);
+    if (row.status.ok()) active_.push_back(&row);
   }
-  if (active.empty()) return {};
-  read_.resize(active.size() * to_size(model_.config().vocab_size));
-  const Status status = run_parts(active, 0);
-  for (DecodeRow* row : active) {
+  if (!mix || active_.empty() || count_of(active_) > most_) return;
+  // Where this fails end() runs the whole step, and says what its rows lack.
+  const Status ready = caught([&]() -> Status {
+    QUIRE_RETURN_IF_ERROR(reserve(active_, 0));
+    QUIRE_RETURN_IF_ERROR(refresh_tables(active_));
+    return model_.embed(ids_, x_.data());
+  });
+  mixing_ = ready.ok();
+}
+
+Status DecodeBatch::end() {
+  std::vector<DecodeRow*> rows = std::exchange(active_, {});
+  mixing_ = false;
+  if (rows.empty()) return {};
+  Status status = caught([&]() -> Status {
+    read_.resize(rows.size() * to_size(model_.config().vocab_size));
+    return {};
+  });
+  if (status.ok()) status = run_parts(rows, 0);
+  for (DecodeRow* row : rows) {
     if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
   }
   return status;
+}
+
+std::int64_t DecodeBatch::waiting(const Model& model, std::int32_t layer) const {
+  const bool waits = mixing_ && !within_ && mixed_status_.ok() && &model == &model_ &&
+                     layer == next_layer_;
+  return waits ? count_of(active_) : 0;
+}
+
+bool DecodeBatch::enter(float* x) {
+  const std::int64_t size = model_.config().hidden_size;
+  mixed_status_ = compute_.linear().copy_rows(x_.data(), count_of(active_), size, size, x);
+  return mixed_status_.ok();
+}
+
+bool DecodeBatch::attends_in(DType dtype) {
+  return dtype == DType::kF32 || attend_as_one(next_layer_, active_);
+}
+
+bool DecodeBatch::attend(const QkvRows& qkv, void* out, DType dtype) {
+  within_ = true;
+  mixed_status_ = caught([&] { return attend_mixed(qkv, out, dtype); });
+  return mixed_status_.ok();
+}
+
+Status DecodeBatch::attend_mixed(const QkvRows& qkv, void* out, DType dtype) {
+  QUIRE_RETURN_IF_ERROR(rotate_and_write(next_layer_, active_, qkv));
+  attended_ = static_cast<float*>(out);
+  attention_dtype_ = dtype;
+  return attend(next_layer_, active_);
+}
+
+void DecodeBatch::leave(const float* x) {
+  const std::int64_t size = model_.config().hidden_size;
+  mixed_status_ = caught([&]() -> Status {
+    QUIRE_RETURN_IF_ERROR(show_hidden(next_layer_, active_));
+    QUIRE_RETURN_IF_ERROR(compute_.linear().copy_rows(x, count_of(active_), size, size, x_.data()));
+    // What follows the last layer is enqueued before the pass waits for its own results.
+    return ++next_layer_ < model_.config().num_layers ? Status() : sample_all(active_, 0);
+  });
+  within_ = false;
+}
+
+/// Runs what passes have left of a mixed step.
+Status DecodeBatch::run_mixed_rest(std::span<DecodeRow*> rows) {
+  QUIRE_RETURN_IF_ERROR(mixed_status_);
+  if (within_) return Status::exhausted("the pass that a decode step ran beside has failed");
+  const std::int32_t layers = model_.config().num_layers;
+  if (next_layer_ == layers) return {};
+  for (; next_layer_ < layers; ++next_layer_) QUIRE_RETURN_IF_ERROR(run_layer(next_layer_, rows));
+  return sample_all(rows, 0);
 }
 
 /// Runs the rows together or, where there is no memory for all of them, in two parts one after the
 /// other, so that a row fails only if it finds none by itself. The logits of the first row are the
 /// `first` ones of the step.
 Status DecodeBatch::run_parts(std::span<DecodeRow*> rows, std::size_t first) {
+  const bool was_mixed = mixed();
   Status status = caught([&] { return run(rows, first); });
   const Status settled = compute_.synchronize();
   if (status.ok()) status = settled;
@@ -111,6 +186,7 @@ Status DecodeBatch::run_parts(std::span<DecodeRow*> rows, std::size_t first) {
   }
   followed_ = 0;
   if (status.code() != Code::kResourceExhausted) return status;
+  if (repeatable_ && was_mixed) return run_parts(rows, first);
   if (repeatable_ && rows.size() > 1) {
     const std::size_t half = rows.size() / 2;
     QUIRE_RETURN_IF_ERROR(run_parts(rows.first(half), first));
@@ -218,11 +294,11 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
     beside[i]->retriever->took_to_choose(took[i].wall_ms);
 }
 
-Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
+/// Takes the rows' ids and positions, and the buffers of a step that `ahead` more follow.
+Status DecodeBatch::reserve(std::span<DecodeRow*> rows, std::size_t ahead) {
   repeatable_ = true;
-  followed_ = 0;
   const ModelConfig& config = model_.config();
-  const std::size_t n = rows.size(), ahead = steps_ahead(rows);
+  const std::size_t n = rows.size();
   const auto heads = to_size(config.num_heads) * to_size(config.head_dim);
   ids_.clear();
   positions_.clear();
@@ -233,6 +309,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
   QUIRE_RETURN_IF_ERROR(x_.reserve(memory_, static_cast<std::int64_t>(n) * config.hidden_size));
   QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
   QUIRE_RETURN_IF_ERROR(attention_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
+  attended_ = attention_.data();
   const auto vocab = to_size(config.vocab_size);
   QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
   rules_.clear();
@@ -252,9 +329,20 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
   for (const HeadDriven* driven : driven_) {
     if (driven != nullptr) most += driven->hidden_layers().size();
   }
-  if (most > 0)
-    QUIRE_RETURN_IF_ERROR(
-        hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
+  return most == 0 ? Status()
+                   : hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size);
+}
+
+Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
+  followed_ = 0;
+  if (mixed()) {
+    const Status status = run_mixed_rest(rows);
+    next_layer_ = 0;  // should the rows run again they do so alone
+    within_ = false;
+    return status.ok() ? read_results(rows, first) : status;
+  }
+  const std::size_t ahead = steps_ahead(rows);
+  QUIRE_RETURN_IF_ERROR(reserve(rows, ahead));
   QUIRE_RETURN_IF_ERROR(run_step(rows, 0));
   // A sequence that failed is not followed.
   const bool whole = std::ranges::all_of(rows,
@@ -276,7 +364,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows, std::size_t first) {
 
 /// Runs the layers and samples, once. `ahead` steps were enqueued since the host last waited.
 Status DecodeBatch::run_step(std::span<DecodeRow*> rows, std::int64_t ahead) {
-  const auto n = count_of(rows), vocab = std::int64_t{model_.config().vocab_size};
+  const auto n = count_of(rows);
   QUIRE_RETURN_IF_ERROR(refresh_tables(rows));
   compute_.begin_step(n, ahead);
   // What began must end, also where the host has no memory left.
@@ -284,8 +372,9 @@ Status DecodeBatch::run_step(std::span<DecodeRow*> rows, std::int64_t ahead) {
     std::int32_t* const tokens = tokens_.data() + ahead * n;
     QUIRE_RETURN_IF_ERROR(ahead > 0 ? model_.embed_drawn(tokens - n, n, x_.data())
                                     : model_.embed(ids_, x_.data()));
-    QUIRE_RETURN_IF_ERROR(run_layers(rows));
-    return rules_.empty() ? Status() : compute_.sample(logits_.data(), vocab, rules_, tokens);
+    for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer)
+      QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
+    return sample_all(rows, ahead);
   });
   const Status ended = compute_.end_step();
   // Where an operation was refused those behind it did not run, on whose results retrievers rely.
@@ -376,10 +465,13 @@ Status DecodeBatch::read_results(std::span<DecodeRow*> rows, std::size_t first) 
   return {};
 }
 
-Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
-  for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer)
-    QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
-  return model_.logits(x_.data(), count_of(rows), logits_.data());
+/// Computes logits of the rows behind the last layer, and samples by their rules. `ahead`: as for
+/// run_step().
+Status DecodeBatch::sample_all(std::span<DecodeRow*> rows, std::int64_t ahead) {
+  QUIRE_RETURN_IF_ERROR(model_.logits(x_.data(), count_of(rows), logits_.data()));
+  if (rules_.empty()) return {};
+  return compute_.sample(logits_.data(), model_.config().vocab_size, rules_,
+                         tokens_.data() + ahead * count_of(rows));
 }
 
 Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
@@ -387,6 +479,8 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
   QUIRE_RETURN_IF_ERROR(rotate_and_write(layer, rows, qkv));
+  attended_ = attention_.data();
+  attention_dtype_ = attend_as_one(layer, rows) ? model_.attention_dtype(layer, n) : DType::kF32;
   QUIRE_RETURN_IF_ERROR(attend(layer, rows));
   return model_.finish_layer(layer, x_.data(), attention_.data(), attention_dtype_, n);
 }
@@ -472,27 +566,26 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
   args.ldq = args.ldo = heads;
   args.num_heads = config.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  args.out = result_at(attention_.data(), attention_dtype_, first * heads);
+  args.out = result_at(attended_, attention_dtype_, first * heads);
   return args;
 }
 
-/// Returns the dtype in which the rows attend: what the output projection reads, if no retriever
-/// attends by itself, as those write f32.
-DType DecodeBatch::attention_dtype(std::int32_t layer, std::span<DecodeRow*> rows) {
+/// Returns whether no retriever attends by itself, as those write f32: the rows may attend in the
+/// dtype that the output projection reads.
+bool DecodeBatch::attend_as_one(std::int32_t layer, std::span<DecodeRow*> rows) {
   attention_dtype_ = DType::kF32;  // for step_of()
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const DecodeRow& row = *rows[i];
     if (!row.status.ok() || row.retriever->traits().attends_all) continue;
     const AttendsTogether* const one = joining_[i];
     if (one == nullptr || !one->joins(step_of(layer, row, static_cast<std::int64_t>(i)), *one))
-      return DType::kF32;
+      return false;
   }
-  return model_.attention_dtype(layer, count_of(rows));
+  return true;
 }
 
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   const auto n = count_of(rows);
-  attention_dtype_ = attention_dtype(layer, rows);
   const auto to_all = [](const DecodeRow* row) {
     return row->status.ok() && row->retriever->traits().attends_all;
   };
@@ -542,7 +635,7 @@ RetrieveStep DecodeBatch::step_of(std::int32_t layer, const DecodeRow& row, std:
   step.cache = row.cache;
   step.num_heads = config.num_heads;
   step.head_dim = config.head_dim;
-  step.out = result_at(attention_.data(), attention_dtype_, index * heads);
+  step.out = result_at(attended_, attention_dtype_, index * heads);
   step.out_dtype = attention_dtype_;
   step.compute = &compute_;
   return step;

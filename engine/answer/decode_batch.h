@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "engine/cache/working_cache.h"
 #include "engine/compute/compute.h"
+#include "engine/model/forward.h"
 #include "engine/model/model.h"
 #include "engine/retrieve/retriever.h"
 
@@ -47,14 +48,34 @@ struct DecodeRow {
 /// follow, each with the tokens of the one before, for as many as every row has rules for.
 ///
 /// Rows for which there is no memory at once, such as that of their attention's partial results,
-/// run in parts one after the other. Threads: the engine thread.
-class DecodeBatch {
+/// run in parts one after the other.
+///
+/// A step may be mixed with passes: between begin() and end() its rows enter the layers of any pass
+/// that has this as ForwardWorkspace::beside and runs them in order, from the first on. end() runs
+/// what is left, all of it if there was no such pass. Threads: the engine thread.
+class DecodeBatch final : public RowsBeside {
  public:
-  explicit DecodeBatch(Model& model)
-      : model_(model), compute_(model.compute()), memory_(compute_.memory()) {}
+  /// `most` is the largest number of rows of a mixed step.
+  explicit DecodeBatch(Model& model, std::int32_t most = 16)
+      : model_(model), compute_(model.compute()), memory_(compute_.memory()), most_(most) {}
   /// Runs one step. Errors of one sequence are set in its row; a returned error concerns all rows
   /// and leaves their caches unchanged.
   Status step(std::span<DecodeRow> rows);
+  /// Begins a step, `mix`: of which passes may run layers. `rows` must live until end(), and no
+  /// other step may run meanwhile. One that throws need not end.
+  void begin(std::span<DecodeRow> rows, bool mix);
+  /// Ends it. Errors: as step(). No step follows it unseen (DecodeRow::ahead) if a pass ran any
+  /// layer of it.
+  Status end();
+  /// Returns whether passes have run layers of the step between begin() and end().
+  bool mixed() const { return next_layer_ > 0 || within_; }
+
+  std::int64_t most() const override { return most_; }
+  std::int64_t waiting(const Model& model, std::int32_t layer) const override;
+  bool enter(float* x) override;
+  bool attends_in(DType dtype) override;
+  bool attend(const QkvRows& qkv, void* out, DType dtype) override;
+  void leave(const float* x) override;
 
  private:
   void begin_rows(std::span<DecodeRow> rows);
@@ -62,16 +83,19 @@ class DecodeBatch {
   void score_heads(std::span<DecodeRow> rows);
   Status run_parts(std::span<DecodeRow*> rows, std::size_t first);
   Status run(std::span<DecodeRow*> rows, std::size_t first);
+  Status reserve(std::span<DecodeRow*> rows, std::size_t ahead);
+  Status run_mixed_rest(std::span<DecodeRow*> rows);
+  Status attend_mixed(const QkvRows& qkv, void* out, DType dtype);
   std::size_t steps_ahead(std::span<DecodeRow*> rows) const;
   Status run_ahead(std::span<DecodeRow*> rows, std::size_t step);
   Status run_step(std::span<DecodeRow*> rows, std::int64_t ahead);
-  Status run_layers(std::span<DecodeRow*> rows);
+  Status sample_all(std::span<DecodeRow*> rows, std::int64_t ahead);
   Status refresh_tables(std::span<DecodeRow*> rows);
   Status read_results(std::span<DecodeRow*> rows, std::size_t first);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status rotate_and_write(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
-  DType attention_dtype(std::int32_t layer, std::span<DecodeRow*> rows);
+  bool attend_as_one(std::int32_t layer, std::span<DecodeRow*> rows);
   RetrieveStep step_of(std::int32_t layer, const DecodeRow& row, std::int64_t index);
   Result<std::int64_t> attend_together(std::int32_t layer, std::span<DecodeRow*> rows,
                                        std::int64_t first);
@@ -84,6 +108,12 @@ class DecodeBatch {
   Model& model_;
   Compute& compute_;
   const std::shared_ptr<ComputeMemory> memory_;
+  const std::int64_t most_;
+  std::vector<DecodeRow*> active_;  ///< rows of the step since begin()
+  std::int32_t next_layer_ = 0;     ///< the one that a pass may run next, with the rows beside it
+  bool mixing_ = false;             ///< between begin() and end()
+  bool within_ = false;             ///< the rows have attended in next_layer_ and not left it
+  Status mixed_status_;             ///< of what ran beside passes
   /// A row's hidden state that a retriever gets at the end of a step.
   struct Hidden {
     HeadDriven* driven;
@@ -92,7 +122,8 @@ class DecodeBatch {
   /// Buffers for rows that a retrieval head projects together.
   std::vector<float> head_features_, head_queries_, head_keys_;
   ComputeBuffer<float> x_, query_, attention_, logits_;
-  DType attention_dtype_ = DType::kF32;  ///< of attention_, in the current layer
+  float* attended_ = nullptr;            ///< attention_, or the place beside a pass
+  DType attention_dtype_ = DType::kF32;  ///< of attended_, in the current layer
   /// [shown_.size(), hidden_size]; pinned on a device, for the host reads it.
   ComputeBuffer<float> hidden_{MemoryPlace::kPinned};
   std::vector<HeadDriven*> driven_;        ///< of the step's rows; null: it chooses otherwise

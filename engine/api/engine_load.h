@@ -7,6 +7,12 @@
 
 namespace quire {
 
+/// Counts decode steps since the start.
+struct DecodeStepCounts {
+  std::int64_t alone = 0;
+  std::int64_t mixed = 0;  ///< steps whose rows ran beside those of a prefill chunk
+};
+
 /// Load of an engine at one moment. Each member is right on its own; together they need not be of
 /// the same instant.
 struct EngineLoad {
@@ -16,6 +22,7 @@ struct EngineLoad {
   std::chrono::milliseconds expected_wait{0};
   /// Measured throughput; 0 until known.
   double prefill_tokens_per_second = 0, decode_tokens_per_second = 0;
+  DecodeStepCounts decode_steps;
 };
 
 /// Reports the current use of a memory pool that requests share.

@@ -95,7 +95,7 @@ class ForwardPass::Impl {
   Status begin() {
     QUIRE_RETURN_IF_ERROR(check_request(model_, request_));
     const auto n = count_of(request_.token_ids);
-    QUIRE_RETURN_IF_ERROR(w_.x.reserve(memory_, n * c_.hidden_size));
+    QUIRE_RETURN_IF_ERROR(w_.x.reserve(memory_, (n + room_beside()) * c_.hidden_size));
     QUIRE_RETURN_IF_ERROR(model_.embed(request_.token_ids, w_.x.data()));
     w_.rows.resize(to_size(n));
     std::iota(w_.rows.begin(), w_.rows.end(), 0);
@@ -111,7 +111,9 @@ class ForwardPass::Impl {
                              on_host(w_.x.data(), m * c_.hidden_size, w_.host_rows));
       request_.tap->take(layer, w_.rows, x);
     }
-    QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, w_.x.data(), m));
+    let_in(layer);
+    QUIRE_ASSIGN_OR_RETURN(const QkvRows all, model_.project_qkv(layer, w_.x.data(), m + beside_));
+    const QkvRows qkv = rows_of(all, 0, m), theirs = rows_of(all, m, beside_);
     QUIRE_RETURN_IF_ERROR(plan_rows(layer));
     w_.write.assign(w_.rows.size(), 1);
     w_.carry_on.assign(w_.rows.size(), 1);
@@ -156,8 +158,35 @@ class ForwardPass::Impl {
     } else {
       compact_rows();
     }
-    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), attention_dtype_,
-                               count_of(w_.rows));
+    QUIRE_RETURN_IF_ERROR(attend_beside(theirs));
+    QUIRE_RETURN_IF_ERROR(model_.finish_layer(layer, w_.x.data(), w_.attention.data(),
+                                              attention_dtype_, count_of(w_.rows) + beside_));
+    if (beside_ > 0) w_.beside->leave(w_.x.data() + count_of(w_.rows) * c_.hidden_size);
+    return {};
+  }
+
+  std::int64_t room_beside() const {
+    return w_.beside != nullptr ? w_.beside->most() : 0;
+  }
+  static QkvRows rows_of(const QkvRows& all, std::int64_t first, std::int64_t rows) {
+    const std::int64_t skip = first * all.ld;
+    return {all.q + skip, all.k + skip, all.v + skip, rows, all.ld};
+  }
+  /// Lets the rows that wait for this layer in, behind those of the pass.
+  void let_in(std::int32_t layer) {
+    beside_ = w_.beside != nullptr ? w_.beside->waiting(model_, layer) : 0;
+    if (beside_ > 0 && !w_.beside->enter(w_.x.data() + count_of(w_.rows) * c_.hidden_size))
+      beside_ = 0;
+  }
+  /// Has them attend behind everything of the pass that may fail, so that they can go on alone.
+  Status attend_beside(const QkvRows& theirs) {
+    if (beside_ == 0) return {};
+    const std::int64_t before = count_of(w_.rows) * q_dim_;
+    if (before == 0) QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, beside_ * q_dim_));
+    if (!w_.beside->attend(theirs, result_at(w_.attention.data(), attention_dtype_, before),
+                                 attention_dtype_))
+      beside_ = 0;
+    return {};
   }
 
   bool looks(std::int32_t layer, HookPoint point) const {
@@ -246,7 +275,7 @@ class ForwardPass::Impl {
       if (w_.carry_on[at(i)]) attending_.push_back(static_cast<std::int32_t>(i));
     }
     const auto n = count_of(attending_);
-    if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
+    if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_, m));
     if (n == 0) return RopeRotateArgs{};
     QUIRE_RETURN_IF_ERROR(w_.q.reserve(memory_, m * q_dim_));
     query_positions_.resize(attending_.size());
@@ -307,7 +336,7 @@ class ForwardPass::Impl {
                            (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
     if (wants_lse) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
     if (n == 0) return {};
-    QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, m * q_dim_));
+    QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, (m + beside_) * q_dim_));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     const AttentionArgs dense{.q = w_.q.data(),
                               .query_positions = query_positions_.data(),
@@ -325,19 +354,28 @@ class ForwardPass::Impl {
                                                       : request_.hook->attend(pass, dense));
       if (attended) return {};
     }
-    attention_dtype_ = model_.attention_dtype(pass.layer, n);
-    // A hook may yet drop rows, and the product of those left may read another dtype.
-    if (request_.hook && model_.attention_dtype(pass.layer, 1) != attention_dtype_)
+    attention_dtype_ = model_.attention_dtype(pass.layer, n + beside_);
+    // Rows may yet be dropped, and the product of those left may read another dtype.
+    const bool may_shrink = request_.hook != nullptr || beside_ > 0;
+    if (may_shrink && model_.attention_dtype(pass.layer, 1) != attention_dtype_)
+      attention_dtype_ = DType::kF32;
+    if (beside_ > 0 && !w_.beside->attends_in(attention_dtype_))
       attention_dtype_ = DType::kF32;
     return compute_.attention().attend(dense, attention_dtype_);
   }
 
-  /// Keeps only these rows of `values`, contiguously at the front.
-  Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows) {
+  /// Keeps only these rows of `values`, contiguously at the front, and behind them the rows beside
+  /// the pass, which begin at row `end`.
+  Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows,
+              std::int64_t end) {
+    kept_rows_.assign(rows.begin(), rows.end());
+    for (std::int64_t i = 0; i < beside_; ++i)
+      kept_rows_.push_back(static_cast<std::int32_t>(end + i));
+    // There is room for rows that enter a later layer.
+    const std::int64_t room = count_of(rows) + std::max(beside_, room_beside());
+    QUIRE_RETURN_IF_ERROR(w_.kept.reserve(memory_, std::max<std::int64_t>(1, room) * dim));
     QUIRE_RETURN_IF_ERROR(
-        w_.kept.reserve(memory_, std::max<std::int64_t>(1, count_of(rows)) * dim));
-    QUIRE_RETURN_IF_ERROR(
-        compute_.linear().take_rows(values.data(), dim, rows, dim, w_.kept.data()));
+        compute_.linear().take_rows(values.data(), dim, kept_rows_, dim, w_.kept.data()));
     values.swap(w_.kept);
     return {};
   }
@@ -380,11 +418,11 @@ class ForwardPass::Impl {
       ++attended;
     }
     if (static_cast<std::int32_t>(kept.size()) < attended) {
-      QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, kept));
+      QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, kept, attended));
       // Rows are copied as words of four bytes, whatever their dtype.
       QUIRE_RETURN_IF_ERROR(
           keep(w_.attention, q_dim_ * static_cast<std::int64_t>(dtype_bytes(attention_dtype_)) / 4,
-               kept));
+               kept, attended));
     }
     compact_rows();
     return {};
@@ -436,10 +474,12 @@ class ForwardPass::Impl {
   const ModelConfig& c_;
   const std::int64_t q_dim_;
   std::int32_t next_layer_ = 0;
+  std::int64_t beside_ = 0;  ///< rows beside the pass in the current layer, behind its own
   bool begun_ = false, done_ = false;
   std::uint64_t discarded_ = 0;          ///< FetchOps::discarded() when the pass began
   DType attention_dtype_ = DType::kF32;  ///< of w_.attention, in the current layer
-  std::vector<std::int32_t> written_, write_rows_, written_positions_, attending_, query_positions_;
+  std::vector<std::int32_t> written_, write_rows_, written_positions_, attending_, query_positions_,
+      kept_rows_;
   std::vector<std::uint8_t> attended_;
 };
 

@@ -89,6 +89,29 @@ class HiddenTap {
   virtual void take(std::int32_t layer, std::span<const std::int32_t> rows, const float* x) = 0;
 };
 
+/// RowsBeside are rows of other sequences, those of a decode step, that enter layers beside the
+/// rows of a pass: products then read the weights once for both. They attend by themselves, and
+/// nothing of the pass depends on them. Where a device computes, its products have more rows and
+/// may differ in the last bits. Threads: the engine thread.
+class RowsBeside {
+ public:
+  virtual ~RowsBeside() = default;
+  /// Returns the most rows that there ever are.
+  virtual std::int64_t most() const = 0;
+  /// Returns how many rows wait to enter `layer` of `model`; 0: none.
+  virtual std::int64_t waiting(const Model& model, std::int32_t layer) const = 0;
+  /// Copies their hidden states to x, [rows, hidden_size]. False: they do not enter.
+  virtual bool enter(float* x) = 0;
+  /// Returns whether they can attend with results of `dtype`.
+  virtual bool attends_in(DType dtype) = 0;
+  /// Writes their keys and values to their caches, then attends: `qkv` are their projections, `out`
+  /// [rows, num_heads * head_dim] of `dtype`. False: they are not part of the layer any more.
+  virtual bool attend(const QkvRows& qkv, void* out, DType dtype) = 0;
+  /// Takes their hidden states behind the layer. What enter() began ends here, or the rows find
+  /// that the layer failed.
+  virtual void leave(const float* x) = 0;
+};
+
 struct ForwardRequest {
   std::span<const std::int32_t> token_ids;
   std::span<const std::int32_t> positions;  ///< same length
@@ -118,6 +141,9 @@ class ForwardWorkspace {
   std::vector<std::int32_t> rows, positions;
   std::vector<std::uint8_t> write, carry_on;
   std::vector<std::int64_t> cache_rows;
+  /// The rows that may enter the layers of passes with this workspace; null: none. The same
+  /// throughout a pass.
+  RowsBeside* beside = nullptr;
 };
 
 /// Runs the pass. Without a hook, only logit_rows attend in the last layer. Rows attend to every

@@ -22,6 +22,7 @@ ContextPrefill::ContextPrefill(PassResources& core, const ContextTokens& tokens,
       keep_statistics_(records != PrefillRecords::kNone),
       statistics_(kv_layout(core.facts, count_of(tokens.ids)), core.facts.num_heads) {
   QUIRE_CHECK(!token_ids_.empty(), "a context needs a token");
+  workspace_.beside = core.workspace.beside;
   if (rows != nullptr) {
     const auto prefix = count_of(core.facts.ingest_prefix);
     const auto same = std::ranges::mismatch(rows->ids, left_context_).in1 - rows->ids.begin();
@@ -115,6 +116,7 @@ void ContextPrefill::run_chunk(ForwardHook* hook, HiddenTap* tap) {
 Status ContextPrefill::step(const PieceLimit& limit) {
   const auto started = Clock::now();
   if (next_ == count_of(token_ids_)) return run_more(limit);
+  const bool whole = !chunk_ && limit.whole_chunk;
   if (!chunk_) {
     const bool left = !left_context_.empty() && cache_.num_rows(0) < rows_before();
     left ? begin_left_chunk(limit.max_tokens) : begin_chunk(limit.max_tokens);
@@ -125,7 +127,7 @@ Status ContextPrefill::step(const PieceLimit& limit) {
     const double now = ms_between(started, Clock::now());
     chunk_->slowest_layer_ms = std::max(chunk_->slowest_layer_ms, now - ms);
     ms = now;
-  } while (!chunk_->pass->done() && ms + chunk_->slowest_layer_ms <= limit.max_ms);
+  } while (!chunk_->pass->done() && (whole || ms + chunk_->slowest_layer_ms <= limit.max_ms));
   chunk_->ms += ms;
   compute_ms_ += ms;
   return chunk_->pass->done() ? end_chunk() : Status();

@@ -56,6 +56,8 @@ struct PieceLimit {
   std::int32_t max_tokens = std::numeric_limits<std::int32_t>::max();
   /// Time limit: the call ends before a layer that would exceed it, but runs at least one layer.
   double max_ms = std::numeric_limits<double>::infinity();
+  /// A chunk that the call begins runs to its end, however long that takes.
+  bool whole_chunk = false;
 };
 
 /// Selects the records that a prefill makes besides the values.

@@ -13,7 +13,8 @@ constexpr double kRecomputeShare = 9;
 
 }  // namespace
 
-PrefillQueue::PrefillQueue(QueryResources& core) : core_(core), sizer_(core.chunk_tokens) {}
+PrefillQueue::PrefillQueue(QueryResources& core)
+    : core_(core), sizer_(core.chunk_tokens), mixed_sizer_(core.chunk_tokens) {}
 
 bool PrefillQueue::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
   std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
@@ -99,12 +100,14 @@ void PrefillQueue::fail_current(const Status& why) {
   suspended_ = false;
 }
 
-bool PrefillQueue::step(double allowed_ms) {
+bool PrefillQueue::step(double allowed_ms, double beside_ms) {
   const auto started = Clock::now();
   PieceLimit limit;
+  ChunkSizer& sizer = beside_ms > 0 ? mixed_sizer_ : sizer_;
   if (allowed_ms > 0) {
-    limit.max_tokens = sizer_.size();
+    limit.max_tokens = sizer.size();
     limit.max_ms = allowed_ms;
+    limit.whole_chunk = beside_ms > 0;
   }
   bool over = true;
   try {
@@ -113,7 +116,7 @@ bool PrefillQueue::step(double allowed_ms) {
     current_->fail(exception_status("a context of ingest"));
   }
   const double ms = ms_between(started, Clock::now());
-  if (allowed_ms > 0) sizer_.measured(limit.max_tokens, ms, allowed_ms);
+  if (allowed_ms > 0) sizer.measured(limit.max_tokens, std::max(0.0, ms - beside_ms), allowed_ms);
   (current_->priority() == PrefillPriority::kRecompute ? recompute_ms_ : ingest_ms_) += ms;
   if (over) {
     const std::shared_ptr<PrefillTask> done = std::move(current_);

@@ -40,10 +40,11 @@ class PrefillQueue {
   /// Returns the working bytes of the current context; 0: none.
   std::int64_t needed_bytes() const { return current_ ? current_->working_bytes() : 0; }
   /// Runs one piece of the current context and returns true if it is done. `allowed_ms` > 0:
-  /// decoding queries wait, so the piece should take no longer than that. When it is done, a
-  /// waiting context that goes on from its rows becomes the current one; the caller must then
-  /// reserve needed_bytes() at once, or drop_rows().
-  bool step(double allowed_ms);
+  /// decoding queries wait, so the piece should take no longer than that. `beside_ms` > 0: a decode
+  /// step that takes about as long alone waits to run beside it, so that a new chunk runs whole,
+  /// and may take that longer. When it is done, a waiting context that goes on from its rows
+  /// becomes the current one; the caller must then reserve needed_bytes() at once, or drop_rows().
+  bool step(double allowed_ms, double beside_ms = 0);
   /// Releases the rows that the current context would go on from.
   void drop_rows();
   /// Ends all tasks and returns how many there were.
@@ -66,7 +67,7 @@ class PrefillQueue {
   Queue* charged_ = nullptr;  ///< for the current context
   std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;
   bool suspended_ = false;
-  ChunkSizer sizer_;
+  ChunkSizer sizer_, mixed_sizer_;  ///< mixed_sizer_: of chunks that decode steps run beside
   double recompute_ms_ = 0, ingest_ms_ = 0;  ///< time spent while both classes had work
 };
 

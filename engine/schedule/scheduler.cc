@@ -33,8 +33,15 @@ constexpr double kQueryPieceMs = 10;
 constexpr std::int32_t kBackgroundPiece = 64;
 /// Most decode steps that follow one before the host looks at anything.
 constexpr int kMostAhead = 3;
+/// Most mixed decode steps in a row, so that it stays known how long one takes alone.
+constexpr int kMostMixed = 32;
 /// Weight of the newest step in the moving average of their length.
 constexpr double kNewestStep = 0.1;
+
+/// Returns the rows by which a chunk must be shorter where `rows` run beside it.
+std::int64_t rows_beside(std::int64_t rows) {
+  return (rows + ChunkSizer::kStep - 1) / ChunkSizer::kStep * ChunkSizer::kStep;
+}
 
 Status stopping_status() { return Status::unavailable("the engine is stopping"); }
 
@@ -43,11 +50,12 @@ Status stopping_status() { return Status::unavailable("the engine is stopping");
 Scheduler::Scheduler(QueryResources& core, const SchedulerLimits& limits)
     : core_(core),
       limits_(limits),
-      batch_(*core.model),
+      batch_(*core.model, limits.max_running),
       embeds_(core, to_size(limits.max_embeds)),
       prefills_(core),
       largest_chunk_(core.chunk_tokens),
       query_chunks_(largest_chunk_),
+      mixed_chunks_(largest_chunk_),
       embed_chunks_(largest_chunk_),
       thread_([this] { run(); }) {}
 
@@ -114,6 +122,7 @@ void Scheduler::stop(std::chrono::milliseconds grace) {
 
 void Scheduler::run() {
   set_num_threads(limits_.num_threads);
+  if (limits_.mixed_steps) core_.workspace.beside = &batch_;
   for (;;) {
     bool stopping = false;
     Clock::time_point stop_at;
@@ -134,16 +143,19 @@ void Scheduler::run() {
     }
     drop_dead(now);
     admit();
-    const bool decoded = step_decode();
-    bool worked = step_query(decoded) || decoded;
-    reap();
+    const bool decodes = start_decode();
+    bool worked = step_query(decodes) || decodes;
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
-    if (!worked || ingest_due) worked = step_background(decoded) || worked;
+    if (!ingest_due || batch_.mixed()) finish_decode();
+    if (!worked || ingest_due) worked = step_background(decodes) || worked;
+    finish_decode();
+    reap();
     if (!worked && core_.prompts != nullptr && core_.prompts->ready()) worked = save_prompt_page();
     if (!worked)
       core_.waker->wait_until(
           std::min(next_look(now), stopping ? stop_at : Clock::time_point::max()));
   }
+  core_.workspace.beside = nullptr;
   if (core_.prompts == nullptr) return;
   const auto until = Clock::now() + kSaveAtEnd;
   while (!core_.prompts->failed() && Clock::now() < until && save_prompt_page()) {
@@ -250,76 +262,136 @@ std::size_t Scheduler::steps_ahead() const {
   return static_cast<std::size_t>(std::clamp(steps, 0.0, double{kMostAhead}));
 }
 
-bool Scheduler::step_decode() {
+/// Returns whether the decode step should wait for a pass of this turn, to run beside its rows.
+bool Scheduler::may_mix() {
+  if (core_.workspace.beside == nullptr || decode_step_ms_ <= 0 || mixed_in_a_row_ >= kMostMixed)
+    return false;
+  if (largest_chunk_ < 2 * rows_beside(batch_.most())) return false;
+  if (const Running* next = next_runnable(); next != nullptr && next->task->runs_model())
+    return true;
+  // On the CPU ingest runs large chunks in pieces of a few layers, which a step cannot run beside.
+  return !core_.model->compute().on_host() && !prefills_.idle() &&
+         query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
+}
+
+/// Begins the decode step of this turn and, unless it may mix with a pass, runs it. Returns whether
+/// any query decodes.
+bool Scheduler::start_decode() {
+  const auto started = Clock::now();
   reserve_for_decode();
-  std::size_t ahead = steps_ahead();
+  const bool mix = may_mix();
+  std::size_t ahead = mix ? 0 : steps_ahead();
   if (ahead > 0 && !reserve_ahead(ahead)) ahead = 0;
-  std::vector<DecodeRow> rows;
-  std::vector<Running*> tasks;
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kDecoding) continue;
     guarded(*r.task, [&] {
-      tasks.push_back(&r);
-      rows.push_back(r.task->decode_row(ahead));
+      decoding_.push_back(&r);
+      rows_.push_back(r.task->decode_row(ahead));
     });
-    tasks.resize(rows.size());  // without one that has just failed
+    decoding_.resize(rows_.size());  // without one that has just failed
   }
-  if (rows.empty()) return false;
-  const auto started = Clock::now();
+  if (rows_.empty()) return false;
   Status status;
   try {
-    status = batch_.step(rows);
+    batch_.begin(rows_, mix);
+  } catch (...) {
+    status = exception_status("a decode step");
+  }
+  started_ms_ = ms_between(started, Clock::now());
+  if (!status.ok()) end_decode(status);
+  if (!mix) finish_decode();
+  return true;
+}
+
+/// Ends the decode step, if one has begun, and hands the tokens to its queries.
+void Scheduler::finish_decode() {
+  if (rows_.empty()) return;
+  const auto started = Clock::now();
+  const bool mixed = batch_.mixed();
+  Status status;
+  try {
+    status = batch_.end();
   } catch (...) {
     status = exception_status("a decode step");
   }
   std::size_t steps = 1;
-  for (const DecodeRow& row : rows) steps = std::max(steps, 1 + row.drawn_ahead.size());
-  const double all_ms = ms_between(started, Clock::now()), ms = all_ms / static_cast<double>(steps);
-  for (std::size_t i = 0; i < steps; ++i) core_.meter->add_decode(count_of(rows), ms);
-  decode_step_ms_ = decode_step_ms_ == 0 ? ms
-                                         : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
-  query_ms_since_prefill_ += all_ms;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!status.ok()) rows[i].status = status;
-    guarded(*tasks[i]->task, [&] { tasks[i]->task->decoded(rows[i]); });
-    tasks[i]->record->set_completion_tokens(tasks[i]->task->completion_tokens());
+  for (const DecodeRow& row : rows_) steps = std::max(steps, 1 + row.drawn_ahead.size());
+  const double all_ms = started_ms_ + ms_between(started, Clock::now()),
+               ms = all_ms / static_cast<double>(steps);
+  if (!mixed) {
+    for (std::size_t i = 0; i < steps; ++i) core_.meter->add_decode(count_of(rows_), ms);
+    decode_step_ms_ = decode_step_ms_ == 0 ? ms
+                                           : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
   }
-  return true;
+  mixed_in_a_row_ = mixed ? mixed_in_a_row_ + 1 : 0;
+  (mixed ? steps_mixed_ : steps_alone_)
+      .fetch_add(static_cast<std::int64_t>(steps), std::memory_order_relaxed);
+  query_ms_since_prefill_ += all_ms;
+  end_decode(status);
+}
+
+/// Hands the results of the decode step to its queries; `status` is the whole step's.
+void Scheduler::end_decode(const Status& status) {
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (!status.ok()) rows_[i].status = status;
+    Running& running = *decoding_[i];
+    guarded(*running.task, [&] { running.task->decoded(rows_[i]); });
+    running.record->set_completion_tokens(running.task->completion_tokens());
+  }
+  rows_.clear();
+  decoding_.clear();
+}
+
+/// Returns the query whose turn it is to compute; null: none can.
+Scheduler::Running* Scheduler::next_runnable() {
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Running& running = running_[(turn_ + i) % running_.size()];
+    if (running.task->state() == QueryTask::State::kRunnable) return &running;
+  }
+  return nullptr;
 }
 
 bool Scheduler::step_query(bool others_decode) {
-  for (std::size_t i = 0; i < running_.size(); ++i) {
-    const std::size_t at = (turn_ + i) % running_.size();
-    QueryTask& task = *running_[at].task;
-    if (task.state() != QueryTask::State::kRunnable) continue;
-    turn_ = at + 1;
-    const auto started = Clock::now();
-    std::int32_t rows = others_decode ? query_chunks_.size() : largest_chunk_;
-    if (running_[at].background) rows = std::min(rows, kBackgroundPiece);
-    core_.chunk_tokens = rows;
-    core_.unreserved_bytes = unreserved_bytes();
-    const bool runs_model = task.runs_model();
-    guarded(task, [&task] { task.step(); });
-    core_.chunk_tokens = largest_chunk_;
-    const double ms = ms_between(started, Clock::now());
-    if (others_decode && runs_model)
-      query_chunks_.measured(rows, ms, std::max(decode_step_ms_, kQueryPieceMs));
-    if (task.state() == QueryTask::State::kDecoding) begin_decode(running_[at]);
-    running_[at].record->set_strategy(task.strategy());
-    query_ms_since_prefill_ += ms;
-    return true;
-  }
-  return false;
+  Running* const running = next_runnable();
+  if (running == nullptr) return false;
+  QueryTask& task = *running->task;
+  turn_ = to_size(running - running_.data()) + 1;
+  const auto started = Clock::now();
+  // The decode step's rows count, so that no pass has more rows than buffers are meant for.
+  const std::int64_t beside = batch_.waiting(*core_.model, 0);
+  const std::int64_t room = largest_chunk_ - rows_beside(beside);
+  const bool mix = beside > 0;
+  ChunkSizer& sizer = mix ? mixed_chunks_ : query_chunks_;
+  std::int32_t rows = others_decode ? sizer.size() : largest_chunk_;
+  rows = std::min(rows, static_cast<std::int32_t>(room));
+  if (running->background) rows = std::min(rows, kBackgroundPiece);
+  core_.chunk_tokens = rows;
+  core_.unreserved_bytes = unreserved_bytes();
+  const bool runs_model = task.runs_model();
+  guarded(task, [&task] { task.step(); });
+  core_.chunk_tokens = largest_chunk_;
+  const double ms = ms_between(started, Clock::now());
+  if (others_decode && runs_model && mix == batch_.mixed())
+    sizer.measured(rows, mix ? std::max(0.0, ms - decode_step_ms_) : ms,
+                   std::max(decode_step_ms_, kQueryPieceMs));
+  if (task.state() == QueryTask::State::kDecoding) begin_decode(*running);
+  running->record->set_strategy(task.strategy());
+  query_ms_since_prefill_ += ms;
+  return true;
 }
 
 bool Scheduler::step_background(bool others_decode) {
   const auto started = Clock::now();
+  const bool mixed_before = batch_.mixed();
   embed_turn_ = !embed_turn_;
   const bool worked = embed_turn_ ? step_embed(others_decode) || step_prefill(others_decode)
                                   : step_prefill(others_decode) || step_embed(others_decode);
   if (!worked) return false;
+  // A decode step that ran beside it is no time of its own.
+  const bool mixed = batch_.mixed() && !mixed_before;
   last_prefill_ms_ = ms_between(started, Clock::now());
-  query_ms_since_prefill_ = 0;
+  query_ms_since_prefill_ = mixed ? std::min(decode_step_ms_, last_prefill_ms_) : 0;
+  last_prefill_ms_ -= query_ms_since_prefill_;
   return true;
 }
 
@@ -340,7 +412,9 @@ bool Scheduler::step_prefill(bool others_decode) {
     }
     prefill_bytes_ = bytes;
   }
-  const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0);
+  const bool mix = !core_.model->compute().on_host() && batch_.waiting(*core_.model, 0) > 0;
+  const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0,
+                                   mix ? decode_step_ms_ : 0);
   if (over) {
     prefill_count_.fetch_sub(1);
     prefill_bytes_ = 0;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/answer/decode_batch.h"
+#include "engine/api/engine_load.h"
 #include "engine/api/query_sink.h"
 #include "engine/api/request_info.h"
 #include "engine/api/requests.h"
@@ -36,13 +37,16 @@ struct SchedulerLimits {
   std::int32_t max_embeds = 1024;    ///< texts waiting to be embedded
   std::int32_t num_threads = 0;      ///< kernel threads
   double unseen_decode_ms = 20;      ///< as EngineOptions::unseen_decode_ms
+  bool mixed_steps = true;           ///< as EngineOptions::mixed_steps
 };
 
 /// Schedules all work of the engine thread. One turn is a decode step of all decoding queries, then
 /// one prefill chunk (or placement) of the next query, then possibly one piece of ingest or of an
 /// embedding, alternately. That piece runs if no query had work, or if ingest has waited nine times
 /// the length of its last piece. While queries decode, chunks and pieces are kept about as short as
-/// a decode step, so that decoding keeps at least half its speed. Queries are admitted tenant by
+/// a decode step, so that decoding keeps at least half its speed. The step's rows run beside those
+/// of the chunk where they can (DecodeBatch), and on a device also beside those of a piece of
+/// ingest: then the weights are read once for both. Queries are admitted tenant by
 /// tenant, in proportion to the tokens computed for each; the next few are planned and prefetch
 /// while they wait.
 ///
@@ -84,6 +88,10 @@ class Scheduler {
 
   std::int64_t queries_running() const { return running_count_.load(std::memory_order_relaxed); }
   std::int64_t queries_waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
+  DecodeStepCounts decode_steps() const {
+    return {.alone = steps_alone_.load(std::memory_order_relaxed),
+            .mixed = steps_mixed_.load(std::memory_order_relaxed)};
+  }
   std::vector<RequestInfo> requests() const { return board_.list(Clock::now()); }
   bool cancel(const std::string& id);
   std::chrono::milliseconds expected_wait() const { return pace_.expected_wait(queries_waiting()); }
@@ -137,7 +145,11 @@ class Scheduler {
   void end_dead(Running& running, Clock::time_point now);
   void reap_prepared();
   std::unique_ptr<QueryTask> make_task(NewQuery query);
-  bool step_decode();
+  bool may_mix();
+  bool start_decode();
+  void finish_decode();
+  void end_decode(const Status& status);
+  Running* next_runnable();
   bool step_query(bool others_decode);
   bool step_background(bool others_decode);
   bool step_prefill(bool others_decode);
@@ -178,6 +190,7 @@ class Scheduler {
   bool stopping_ = false;                 // guarded by mu_
   Clock::time_point stop_at_;             // guarded by mu_
   std::atomic<std::int64_t> running_count_{0}, waiting_count_{0}, prefill_count_{0};
+  std::atomic<std::int64_t> steps_alone_{0}, steps_mixed_{0};
 
   // Engine thread only:
   FairQueue<NewQuery> waiting_;
@@ -191,8 +204,14 @@ class Scheduler {
   std::int64_t prefill_bytes_ = 0;  ///< pages reserved by the current prefill
   /// Initial QueryResources::chunk_tokens, which is lowered while queries decode.
   const std::int32_t largest_chunk_;
-  ChunkSizer query_chunks_, embed_chunks_;
-  double decode_step_ms_ = 0;  ///< moving average
+  /// mixed_chunks_: of chunks that a decode step runs beside.
+  ChunkSizer query_chunks_, mixed_chunks_, embed_chunks_;
+  double decode_step_ms_ = 0;  ///< moving average of steps alone
+  /// The decode step of this turn and whose rows they are; empty: none has begun.
+  std::vector<DecodeRow> rows_;
+  std::vector<Running*> decoding_;
+  double started_ms_ = 0;   ///< time that its start took
+  int mixed_in_a_row_ = 0;  ///< steps since the last one alone
   bool embed_turn_ = false;
   double query_ms_since_prefill_ = 0, last_prefill_ms_ = 0;
   std::thread thread_;

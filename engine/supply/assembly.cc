@@ -245,6 +245,7 @@ void Assembly::begin_chunk(Item& item) {
     request.logit_rows = std::span(&c.last_row, 1);
     request.logits = logits_.data();
   }
+  c.own_workspace.beside = run_.core.workspace.beside;
   // Other passes run between layers, in the engine's workspace.
   c.pass.emplace(*run_.core.model, request,
                  placement_.all_placed() ? run_.core.workspace : c.own_workspace);

@@ -47,6 +47,7 @@ struct NamespaceKv {
 struct MetricsSnapshot {
   bool ready = false, auto_fallback = false, vllm_names = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
+  DecodeStepCounts decode_steps;
   std::optional<SpanCounts> spans;                ///< none: nothing is traced
   std::optional<BackupCounts> backups;            ///< none: none are made
   std::optional<std::uint64_t> audit_lines_lost;  ///< none: there is no audit log

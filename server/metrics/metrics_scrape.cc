@@ -345,6 +345,12 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
             static_cast<double>(s.queries_waiting));
   out.gauge("quire_queries_running", "Queries the engine works on",
             static_cast<double>(s.queries_running));
+  const std::pair<const char*, std::int64_t> steps[] = {{"alone", s.decode_steps.alone},
+                                                        {"mixed", s.decode_steps.mixed}};
+  for (const auto& [kind, n] : steps)
+    out.counter("quire_decode_steps_total",
+                "Decode steps of all answers at work; mixed: beside a prefill chunk",
+                static_cast<double>(n), {{"kind", kind}});
   out.gauge("quire_build_info", "Version of the service", 1,
             {{"version", s.version}, {"backend", s.backend}});
   if (s.spans) {

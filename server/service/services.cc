@@ -123,6 +123,8 @@ MetricsSnapshot metrics_snapshot(Services& s) {
     const EngineLoad load = model.engine->load();
     m.queries_running += load.queries_running;
     m.queries_waiting += load.queries_waiting;
+    m.decode_steps.alone += load.decode_steps.alone;
+    m.decode_steps.mixed += load.decode_steps.mixed;
     m.auto_fallback = m.auto_fallback || model.fidelity->in_fallback();
     m.models.push_back({info.model_name, info.fingerprint, model.engine->memory()});
   }
