@@ -51,8 +51,8 @@ class AttentionOps {
   /// LinearOps::input_dtype(), is the dtype of args.out, which then points to such elements and in
   /// which args.ldo counts. Results have the bits of f32 that a product rounds.
   virtual Status attend(const AttentionArgs& args, DType to) = 0;
-  /// Computes attention of row i of `args` over sequences[i]. It ignores args.kv,
-  /// args.query_positions and args.lse. `to` as for attend(). Where the host computes, several
+  /// Computes attention of row i of `args` over sequences[i]. It ignores args.kv and
+  /// args.query_positions. `to` as for attend(). Where the host computes, several
   /// threads may call it.
   virtual Status attend_each(const AttentionArgs& args,
                              std::span<const SequenceAttention> sequences, DType to) = 0;

@@ -14,7 +14,7 @@ Status CpuAttention::attend_each(const AttentionArgs& args,
     one.query_positions = &s.position;
     one.rows = 1;
     one.kv = s.kv;
-    one.lse = nullptr;
+    one.lse = args.lse != nullptr ? args.lse + i * args.num_heads : nullptr;
     const RowList* lists = s.lists_in_memory != nullptr ? s.lists_in_memory : s.lists;
     QUIRE_RETURN_IF_ERROR(lists != nullptr ? attention_rows({one, lists, s.order})
                                            : quire::attention(one));

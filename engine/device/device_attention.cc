@@ -131,7 +131,6 @@ Status DeviceAttention::attend_each(const AttentionArgs& args,
   decode.attention.kv.table = nullptr;
   decode.attention.kv.num_rows = longest;
   decode.attention.kv.sorted = false;
-  decode.attention.lse = nullptr;
   QUIRE_ASSIGN_OR_RETURN(decode.sequences, stage_.put(std::span<const cuda::SequenceKv>(each)));
   QUIRE_ASSIGN_OR_RETURN(decode.attention.query_positions,
                          stage_.put(std::span<const std::int32_t>(positions)));

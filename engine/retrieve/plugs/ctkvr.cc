@@ -7,6 +7,7 @@
 #include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/compute/compute.h"
+#include "engine/retrieve/step_attention.h"
 #include "kernels/choice/query_turn.h"
 
 namespace quire {
@@ -15,6 +16,9 @@ namespace {
 constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 512, kRowsPerCentroid = 16;
 constexpr std::int64_t kShortList = 1280;
 constexpr std::int32_t kFallbackPage = 32;
+/// Rows of the answer for which a device has room beside the window; the host attends to older
+/// ones.
+constexpr std::int64_t kAnswerRows = 1024;
 /// The rows beyond a quarter: a margin for rows that codes rank wrong.
 constexpr std::int64_t kSpareRows = 64;
 
@@ -93,6 +97,7 @@ void CtkvrRetriever::begin_sequence(const AssembledPrompt& prompt) {
   queries_.reset();
   buffers_ = ChoiceBuffers(buffer_memory());
   indexes_.clear();
+  static_rows_.clear();
   heads_ = std::vector<Head>(at(sequence().num_kv_heads));
   choices_.assign(at(sequence().num_layers), {});
   for (Choice& choice : choices_) {
@@ -158,7 +163,45 @@ Result<bool> CtkvrRetriever::begin_index(const AssembledPrompt& prompt) {
   QUIRE_RETURN_IF_ERROR(write_memory(buffer_memory().get(), ones_.data(), ones.data(),
                                      all.head_dim * std::int64_t{sizeof(float)}));
   QUIRE_RETURN_IF_ERROR(index_in_place());
+  QUIRE_RETURN_IF_ERROR(keep_static_rows());
   return true;
+}
+
+/// Copies the rows that every step attends to before their layers leave the device, as far as the
+/// request's part of the device has room for them.
+Status CtkvrRetriever::keep_static_rows() {
+  const SequenceContext& all = sequence();
+  std::vector<std::int32_t> layers;
+  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
+    if (indexes_[at(layer)] && indexes_[at(layer)]->in_compute_memory()) layers.push_back(layer);
+  }
+  if (layers.empty()) return {};
+  const KvView shape = all.cache->view(layers.front());
+  std::int64_t answer = std::min(kAnswerRows, most_local(options_) - options_.window);
+  if (all.device->max_bytes() > 0) {
+    const std::int64_t room = all.device->max_bytes() / all.device_requests -
+                              choosing_need(shape_of(all, 0))
+                                  .bytes(all.cache->num_rows(0) + options_.generated);
+    const auto bytes = [&] {
+      return count_of(layers) *
+             StaticRows::bytes_for(shape, options_.sink, options_.window + answer);
+    };
+    while (answer > kPageTokens && bytes() > room) answer /= 2;
+    if (bytes() > room) return {};
+  }
+  static_rows_.resize(at(all.num_layers));
+  for (const std::int32_t layer : layers) {
+    const KvView kv = all.cache->view(layer);
+    Result<StaticRows> rows = StaticRows::create(*all.device, kv, options_.sink,
+                                                 options_.window + answer);
+    // The host attends to what finds no room.
+    if (rows.code() == Code::kResourceExhausted) return {};
+    QUIRE_RETURN_IF_ERROR(rows.status());
+    QUIRE_RETURN_IF_ERROR(rows->follow(all.compute->kv(), kv, host_end(layer, kv.num_rows)));
+    stats_.device_bytes += rows->bytes();
+    static_rows_[at(layer)] = std::move(*rows);
+  }
+  return {};
 }
 
 /// Indexes layers where their keys are, on a device. What finds no room there is left to index().
@@ -204,7 +247,9 @@ ChoosingNeed CtkvrRetriever::choosing_need(const RetrieveShape& shape) const {
                         bytes(lists, sizeof(std::uint64_t)),
                     (lists + 7) / 8};
   need += ChoiceBuffers::need(shape, 0, n, 0);
-  need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} * shape.head_dim,
+  // Unit weights, normalised queries, attention to the static rows with its log-sum-exps.
+  need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} *
+                                                 (2 * std::int64_t{shape.head_dim} + 1),
                             sizeof(float)) +
                       bytes(shape.num_kv_heads * options_.probes, sizeof(std::int32_t));
   const ChoosingNeed instead = pages_instead(options_)->choosing_need(shape);
@@ -256,20 +301,44 @@ Status CtkvrRetriever::attend(const RetrieveStep& step) {
   if (fallback_) return fallback_->attend(step);
   named_.clear();
   if (!looks_up_in_memory(step)) return RowRetriever::attend(step);
-  QUIRE_RETURN_IF_ERROR(fetch_named(step));
+  const std::int64_t local = host_end(step.layer, step.cache->num_rows(step.layer));
+  StaticRows* const rows = at(step.layer) < static_rows_.size() && static_rows_[at(step.layer)]
+                               ? &*static_rows_[at(step.layer)]
+                               : nullptr;
+  if (rows != nullptr) QUIRE_RETURN_IF_ERROR(attend_static(step, *rows, local));
+  QUIRE_RETURN_IF_ERROR(fetch_named(step, rows != nullptr));
   // The host attends: to a copy of the query, for a copy of the result.
   attended_.resize(query_.size());
   RetrieveStep host = step;
   host.query = query_.data();
   host.out = attended_.data();
-  QUIRE_RETURN_IF_ERROR(RowRetriever::attend(host));
+  const std::span<const float> part = static_part_;
+  const std::size_t width = query_.size();
+  QUIRE_RETURN_IF_ERROR(rows == nullptr
+                            ? RowRetriever::attend(host)
+                            : attend_beside(host, {part.first(width), part.subspan(width),
+                                                   rows->first_local(local)}));
   return write_memory(step.compute->memory().get(), step.out, attended_.data(),
                       count_of(attended_) * std::int64_t{sizeof(float)});
 }
 
+/// Attends to the rows that every step attends to on the device, which has them.
+Status CtkvrRetriever::attend_static(const RetrieveStep& step, StaticRows& rows,
+                                     std::int64_t local) {
+  QUIRE_RETURN_IF_ERROR(rows.follow(step.compute->kv(), step.cache->view(step.layer), local));
+  const std::int64_t width = std::int64_t{step.num_heads} * step.head_dim;
+  QUIRE_RETURN_IF_ERROR(static_out_.reserve(buffer_memory(), width + step.num_heads));
+  AttentionArgs args = attention_args(step, rows.view(local));
+  args.out = static_out_.data();
+  args.lse = static_out_.data() + width;
+  const SequenceAttention sequence{.kv = args.kv, .position = step.position};
+  return step.compute->attention().attend_each(args, std::span(&sequence, 1), DType::kF32);
+}
+
 /// Finds on the device the centroids nearest to the step's queries and the union of their lists,
-/// fetches both, and synchronizes. The host ranks the listed rows and attends to them.
-Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
+/// fetches both, with the result of attend_static() if there is one, and synchronizes. The host
+/// ranks the listed rows and attends to them.
+Status CtkvrRetriever::fetch_named(const RetrieveStep& step, bool with_static) {
   constexpr float kLeastSquare = 1e-30f;  // zero queries are near to nothing
   const CentroidIndex& index = *index_of(step.layer);
   Compute& compute = *step.compute;
@@ -299,10 +368,18 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                                                        .ld_scores = n}));
   QUIRE_RETURN_IF_ERROR(buffers_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
                                         CandidateVote::kMaxScore, probes, nearest_.data()));
-  // Both in one fetch: a callback that waited while the second one fails would outlive this.
+  // All in one fetch: a callback that waited while another one fails would outlive this.
   const std::int64_t width = std::int64_t{step.num_heads} * step.head_dim,
-                     query_bytes = width * static_cast<std::int64_t>(sizeof(float));
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, compute.fetch().place(query_bytes + bytes));
+                     static_values = with_static ? width + step.num_heads : 0,
+                     query_bytes = width * static_cast<std::int64_t>(sizeof(float)),
+                     static_at = query_bytes + bytes,
+                     all_bytes = static_at +
+                                 static_values * static_cast<std::int64_t>(sizeof(float));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, compute.fetch().place(all_bytes));
+  if (with_static)
+    QUIRE_RETURN_IF_ERROR(compute.linear().copy_rows(static_out_.data(), 1, static_values,
+                                                     static_values,
+                                                     reinterpret_cast<float*>(place + static_at)));
   QUIRE_RETURN_IF_ERROR(
       compute.linear().copy_rows(step.query, 1, width, width, reinterpret_cast<float*>(place)));
   QUIRE_RETURN_IF_ERROR(
@@ -314,9 +391,12 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                                    .num_kv_heads = kv_heads,
                                    .rows = reinterpret_cast<std::uint64_t*>(place + query_bytes)}));
   QUIRE_RETURN_IF_ERROR(compute.fetch().fetch(
-      query_bytes + bytes, [this, width, values, query_bytes](const std::byte* from) {
+      all_bytes,
+      [this, width, values, query_bytes, static_at, static_values](const std::byte* from) {
         const auto* first = reinterpret_cast<const float*>(from);
         query_.assign(first, first + width);
+        const auto* part = reinterpret_cast<const float*>(from + static_at);
+        static_part_.assign(part, part + static_values);
         const auto* words = reinterpret_cast<const std::uint64_t*>(from + query_bytes);
         named_.assign(words, words + values);
       }));

@@ -17,6 +17,7 @@
 #include "engine/retrieve/rows/centroid_index.h"
 #include "engine/retrieve/rows/row_choice.h"
 #include "engine/retrieve/rows/row_retriever.h"
+#include "engine/retrieve/rows/static_rows.h"
 
 namespace quire {
 
@@ -29,7 +30,9 @@ struct CtkvrOptions : RowPolicy {
   double tau = 0.8;
 };
 
-/// CtkvrRetriever serves one sequence. If it has too few queries of the prompt (tokens whose KV was
+/// CtkvrRetriever serves one sequence. Where a device computes, the rows that every step attends to
+/// stay there: the device attends to them, the host to the chosen ones, and the host merges both
+/// by their log-sum-exps. If it has too few queries of the prompt (tokens whose KV was
 /// only placed have none), freekv decodes, and stats().note says so.
 class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public PromptWatcher {
  public:
@@ -93,13 +96,15 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   std::int64_t available(const AssembledPrompt& prompt) const;
   CentroidInput index_input(std::int32_t layer, const KvView& kv) const;
   Status index_in_place();
+  Status keep_static_rows();
+  Status attend_static(const RetrieveStep& step, StaticRows& rows, std::int64_t local);
   Status fall_back(const AssembledPrompt& prompt, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;
   bool looks_up_in_memory(const RetrieveStep& step) const {
     return index_of(step.layer) != nullptr && index_of(step.layer)->in_compute_memory();
   }
-  Status fetch_named(const RetrieveStep& step);
+  Status fetch_named(const RetrieveStep& step, bool with_static);
   Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
 
   const CtkvrOptions options_;
@@ -116,7 +121,12 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   // Device buffers: the unit weights that normalise queries, the normalised queries, and the
   // centroids nearest to them.
   ComputeBuffer<float> ones_, normalised_;
-  std::vector<float> query_, attended_;  ///< of the step, where the host attends
+  std::vector<float> query_, attended_;                 ///< of the step, where the host attends
+  std::vector<std::optional<StaticRows>> static_rows_;  ///< [num_layers], or empty
+  /// The attention to them in the current layer, [num_heads, head_dim], and its log-sum-exps
+  /// [num_heads]; static_part_ on the host.
+  ComputeBuffer<float> static_out_;
+  std::vector<float> static_part_;
   ComputeBuffer<std::int32_t> nearest_;
   ChoiceBuffers buffers_;
   std::unique_ptr<PagedRetriever> fallback_;

@@ -118,12 +118,27 @@ bool RowRetriever::sparse(std::int32_t layer) const {
          layers_[at(layer)].prompt_end - policy_.sink > policy_.chosen;
 }
 
-/// Computes attention to the first rows and the local range on the device: step.out and lse_.
+/// Computes attention to the first rows and the local range on the host: step.out and lse_.
 Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer) {
   AttentionArgs args = attention_args(step, part_of(kv, 0, policy_.sink));
   args.lse = lse_.data();
   QUIRE_RETURN_IF_ERROR(attention(args));
   args.kv = part_of(kv, layer.host_end, kv.num_rows);
+  args.out = out_.data();
+  args.lse = part_lse_.data();
+  QUIRE_RETURN_IF_ERROR(attention(args));
+  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads,
+                  step.head_dim);
+  return {};
+}
+
+/// Merges what a Compute has attended to with the local rows before: step.out and lse_.
+Status RowRetriever::take_part(const RetrieveStep& step, const KvView& kv, const Layer& layer,
+                               const StaticPart& part) {
+  std::ranges::copy(part.out, step.out);
+  std::ranges::copy(part.lse, lse_.begin());
+  if (part.first_row <= layer.host_end) return {};
+  AttentionArgs args = attention_args(step, part_of(kv, layer.host_end, part.first_row));
   args.out = out_.data();
   args.lse = part_lse_.data();
   QUIRE_RETURN_IF_ERROR(attention(args));
@@ -146,7 +161,13 @@ bool RowRetriever::needs_host(const RetrieveStep& step) const {
          !chooses_by_votes();
 }
 
-Status RowRetriever::attend(const RetrieveStep& step) {
+Status RowRetriever::attend(const RetrieveStep& step) { return attend_step(step, nullptr); }
+
+Status RowRetriever::attend_beside(const RetrieveStep& step, const StaticPart& part) {
+  return attend_step(step, &part);
+}
+
+Status RowRetriever::attend_step(const RetrieveStep& step, const StaticPart* part) {
   Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   layer.host_end = host_end(step.layer, kv.num_rows);
@@ -163,7 +184,8 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   lse_.resize(at(step.num_heads));
   part_lse_.resize(at(step.num_heads));
   QUIRE_ASSIGN_OR_RETURN(const KvView host_kv, step.cache->host_view(step.layer, layer.rows));
-  QUIRE_RETURN_IF_ERROR(attend_local(step, host_kv, layer));
+  QUIRE_RETURN_IF_ERROR(part != nullptr ? take_part(step, host_kv, layer, *part)
+                                        : attend_local(step, host_kv, layer));
   std::vector<Result<HostCounts>> done(at(kv_heads), HostCounts{});
   std::vector<double> took_ms(at(kv_heads));
   const auto host_step = [&](std::int64_t m) {

@@ -108,6 +108,16 @@ class RowRetriever : public Retriever, public PreparesInPieces {
                                  RowRange /*host*/) {
     return Status::unimplemented("each KV head attends by itself");
   }
+  /// The attention of a step to the first rows and to the rows from `first_row` on, which a
+  /// Compute computed.
+  struct StaticPart {
+    std::span<const float> out, lse;  ///< [num_heads, head_dim], [num_heads]
+    std::int64_t first_row = 0;
+  };
+  /// Attends like attend(), on the host to the other rows alone. The layer is sparse.
+  Status attend_beside(const RetrieveStep& step, const StaticPart& part);
+  /// Returns the end of the rows that a step over num_rows rows may choose from.
+  std::int64_t host_end(std::int32_t layer, std::int64_t num_rows) const;
   /// Runs after every KV head attended in the step.
   virtual void end_step(const HostStep& /*of the last KV head*/) {}
 
@@ -128,8 +138,10 @@ class RowRetriever : public Retriever, public PreparesInPieces {
     std::int64_t host_end = 0;
     HostRows rows;  ///< for the host to attend to, where they do not lie in its memory
   };
+  Status attend_step(const RetrieveStep& step, const StaticPart* part);
   Status attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer);
-  std::int64_t host_end(std::int32_t layer, std::int64_t num_rows) const;
+  Status take_part(const RetrieveStep& step, const KvView& kv, const Layer& layer,
+                   const StaticPart& part);
   bool attends_to_all(std::int32_t layer, std::int64_t host_end) const {
     return layer < policy_.dense_layers || host_end - policy_.sink <= policy_.chosen;
   }
