@@ -115,7 +115,7 @@ struct Config {
   } backup;
   struct Log {
     std::string level = "info", format = "auto", audit;
-    bool texts = false, contexts = false;
+    bool texts = false, contexts = false, core_memory = false;
   } log;
 };
 

@@ -343,6 +343,9 @@ std::vector<Setting> make_table() {
                     "log the digests and tokens of a question's contexts, which 'quire "
                     "plan-capacity' reads as a trace"),
       QUIRE_SETTING(log, "texts", texts, 0, 0, "log questions and answers: for development only"),
+      QUIRE_SETTING(log, "core_memory", core_memory, 0, 0,
+                    "core files of a crash hold the memory, with texts and keys: for development "
+                    "only"),
   };
 }
 

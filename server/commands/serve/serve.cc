@@ -20,6 +20,7 @@
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
 #include "server/config/config.h"
+#include "server/support/core_files.h"
 #include "server/support/log_sink.h"
 
 namespace quire {
@@ -53,6 +54,9 @@ int serve(const ServeFlags& flags) {
   if (!flags.check) {
     if (const auto s = install_log_sink(log.level, log.format); !s.ok()) return complain(s);
   }
+  if (!flags.check && !log.core_memory && !keep_memory_out_of_core_files())
+    log_warning("the system lets no process keep its memory out of core files: none is written",
+                {});
   auto backend = backend_choice(*config);
   if (!backend.ok())
     return flags.check ? complain(backend.status()) : cannot_start(log, backend.status());
