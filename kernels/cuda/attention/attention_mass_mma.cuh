@@ -5,6 +5,8 @@
 ///   operations  2 * n * d * r * h, and n * r * h exponentials
 ///   bytes       2 * n * d of keys for each 64 query heads (32 at d = 256), and 4 * d * r * h of
 ///               queries (f32) from the second-level cache for each block
+/// A range begins with a wait for its first keys, so latency bounds it. Measured on an H100 for
+/// ranges of 512 keys of 8 KV heads, h = 4, d = 128, r = 16: 0.58 of copy bandwidth.
 #pragma once
 
 #include <algorithm>

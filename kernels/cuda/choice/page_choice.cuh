@@ -1,5 +1,16 @@
 /// This file holds the kernels by which KV heads of many sequences choose pages in one layer
 /// (kernels/choice/page_choice.h). A head that does not choose in a step costs its blocks one load.
+///
+/// Cost for a KV head of g query heads at head_dim d, keys of e bytes, n candidates, m nearest
+/// pages of p rows and r listed rows:
+///   every step     8 * g * d bytes of queries, 6 * g * d operations in f64, 4 * r bytes of rows
+///   a choice adds  4 * n * d bytes of bounds and e * m * p * d of keys, 4 * g * d operations a
+///                  candidate and 2 * g * d a row, votes and top_k over n and then over m
+///                  (candidates.cuh, select.cuh)
+///   launches       5, or 8 with nearest pages
+/// Launches, and votes and top_k of one block a head, bound it. Measured on an H100 for 4 sequences
+/// of 8 KV heads, 1,024 pages of 32 rows, m = 448: 34 us where no head chooses; 227 us where all
+/// do, a fifth of which the bytes would take at copy bandwidth.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,13 @@
 /// This file holds the kernels that fill the slots of a layer that has left the device
 /// (kernels/choice/page_slots.h): one decides by tables what is copied where, one copies.
+///
+/// Cost for a KV head at head_dim d, elements of e bytes:
+///   tables  8 bytes and a binary search in shared memory a slot, 28 bytes a wanted unit, 4 written
+///           for each row. One block a head, a dozen barriers for 128 units: latency bounds it
+///   copies  2 * e * d bytes a missing row from pinned memory, as kv_gather.cuh: the bus bounds
+///           them; blocks without a copy read one counter
+/// On an H100 steps of four sequences that bring 300 MB took 6.3 ms longer than over pages on the
+/// device; the bus copies as much in 5.4 ms.
 #pragma once
 
 #include "kernels/choice/page_slots.h"

@@ -1,5 +1,15 @@
 /// This file holds kernels over pages of cached rows: bounds of their keys, and the largest score
 /// that a page can have for a query (kernels/choice/page_bounds.h).
+///
+/// Cost at head_dim d, elements of e bytes:
+///   page_bounds  of a KV head's page of p rows: e * p * d bytes read (twice for kDeviation, the
+///                second time from a cache), 4 * d written, 3 * p * d operations. A thread loads
+///                single elements: latency and instructions bound it. Measured on an H100: 0.48 of
+///                copy bandwidth, pages of 32 rows of 8 KV heads, bf16
+///   page_scores  of a page and query head: 4 * d bytes of bounds, which the heads of a group share
+///                in a cache, 4 written, 4 * d operations. A warp has one page: latency bounds it.
+///                Measured: 16 us for 2,048 pages and 32 heads, 0.17 of copy bandwidth if bounds
+///                count once
 #pragma once
 
 #include "kernels/choice/page_bounds.h"

@@ -1,5 +1,14 @@
 /// This file holds deterministic selection of the largest scores of each row
 /// (kernels/choice/topk.h).
+///
+/// Cost of a row of n scores, for its one block:
+///   top_k   24 * n bytes in six reads, of which short rows take five from a cache; four of them
+///           count digits by atomics in shared memory. Instructions bound it: a block of an H100
+///           takes about 25 GB/s, measured for 8 rows of 65,536 (58 us) as for 128 of
+///           128,256 (125 us)
+///   ranks   of k results in order of score: k * k comparisons in shared memory
+///   argmax  4 * n bytes, about an instruction a score: bound by memory. Measured: 0.85 of copy
+///           bandwidth for 128 rows of 128,256
 #pragma once
 
 #include <algorithm>

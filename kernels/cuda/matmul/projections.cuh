@@ -1,5 +1,15 @@
 /// This file holds kernels around the matrix products of a layer: splitting a stacked projection,
 /// and int8 products of few rows.
+///
+/// Cost:
+///   qkv_split    8 bytes and up to 5 operations an element: a warp has one head under way, so
+///                latency and memory bound it. Measured on an H100: 0.59 of copy bandwidth for
+///                8,192 rows of 6,144, with norms
+///   int8_gemv    1.06 * n * k bytes for each four rows, 2 * r * n * k operations for r rows, and a
+///                conversion a weight. A warp has 16 bytes a lane under way, and none while it
+///                multiplies: latency bounds it. Measured, one row: 0.33 to 0.54 of copy bandwidth
+///   int8_expand  1.06 * n * k bytes read, 2 * n * k written. Bound by memory; 0.7 or more of copy
+///                bandwidth expected
 #pragma once
 
 #include "kernels/cuda/args.h"

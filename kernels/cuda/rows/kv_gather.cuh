@@ -1,5 +1,11 @@
 /// This file holds copies of rows between paged caches: host pages to device slots, and layers back
 /// to the host.
+///
+/// Cost of a move of r rows at head_dim d, elements of e bytes: 4 * e * r * d bytes, half of them
+/// read, and 16 of the move; for each 16 bytes two page pointers from a cache and several
+/// 64-bit divisions. A full block has 16 KiB under way. Host memory: the bus bounds it, and 0.8 or
+/// more of what the bus copies is expected. Device memory: memory does, 0.5 expected for whole
+/// pages.
 #pragma once
 
 #include "kernels/cuda/args.h"
