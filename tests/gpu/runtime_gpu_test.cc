@@ -10,7 +10,6 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/guarded_driver.h"
-#include "kernels/cuda/runtime/layer_feed.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "tests/support/harness/kernel_test_support.h"
 
@@ -84,41 +83,6 @@ TEST(GpuRuntime, AStreamHeldForAnEventComesAfterIt) {
     ASSERT_EQ(std::memcmp(back->data(), values.data(), kBytes), 0);
     EXPECT_TRUE(*o->driver->passed(event->get()));
   }
-}
-
-TEST(GpuRuntime, LayersArriveBesideTheOnesThatCompute) {
-  auto o = Opened::open();
-  ASSERT_OK(o.status());
-  constexpr std::int64_t kLayerBytes = 1 << 20;
-  constexpr int kLayers = 12;
-  auto stored = o->pinned->allocate(kLayers * kLayerBytes, o->stream.get()),
-       seen = o->pinned->allocate(kLayers * kLayerBytes, o->stream.get());
-  ASSERT_OK(stored.status());
-  ASSERT_OK(seen.status());
-  auto *from = static_cast<std::byte*>(stored->data()), *to = static_cast<std::byte*>(seen->data());
-  for (std::int64_t i = 0; i < kLayers * kLayerBytes; ++i)
-    from[i] = static_cast<std::byte>(i / kLayerBytes * 7 + i % 251);
-  std::memset(to, 0xff, kLayers * kLayerBytes);
-  auto feed = LayerFeed::create(*o->driver, *o->device, o->stream.get(), kLayerBytes);
-  ASSERT_OK(feed.status());
-  const auto bring = [&](int layer) {
-    const std::byte* at = from + layer * kLayerBytes;
-    const LayerFeed::Piece pieces[] = {{at, 0, kLayerBytes / 2},
-                                       {at + kLayerBytes / 2, kLayerBytes / 2, kLayerBytes / 2}};
-    return feed->bring(pieces);
-  };
-  ASSERT_OK(bring(0));
-  for (int layer = 0; layer < kLayers; ++layer) {
-    if (layer + 1 < kLayers) {
-      ASSERT_OK(bring(layer + 1));
-    }
-    const auto there = feed->take();
-    ASSERT_OK(there.status());
-    ASSERT_OK(o->driver->copy(to + layer * kLayerBytes, *there, kLayerBytes, o->stream.get()));
-    ASSERT_OK(feed->release());
-  }
-  ASSERT_OK(o->driver->wait_for(o->stream.get()));
-  EXPECT_EQ(std::memcmp(to, from, kLayers * kLayerBytes), 0);
 }
 
 TEST(GpuRuntime, AGraphComputesAgainOverWhatItsMemoryHoldsNow) {
