@@ -1,17 +1,8 @@
 #include "kernels/cuda/runtime/graph_cache.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace quire::cuda {
-
-std::int64_t batch_bucket(std::int64_t batch) {
-  QUIRE_CHECK(batch >= 1, "a step has sequences");
-  if (batch <= 8)
-    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch)));
-  const std::int64_t step = batch <= 64 ? 8 : 32;
-  return (batch + step - 1) / step * step;
-}
 
 GraphCache::GraphCache(DeviceDriver& driver, std::size_t capacity)
     : driver_(driver), capacity_(capacity) {

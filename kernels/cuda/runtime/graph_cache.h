@@ -1,5 +1,5 @@
-/// This file declares a cache of decode steps as CUDA graphs, captured once per batch size and
-/// launched with one call.
+/// This file declares a cache of decode steps as CUDA graphs, captured once per bucket, such as a
+/// number of rows, and launched with one call.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,6 @@
 #include "kernels/cuda/runtime/handles.h"
 
 namespace quire::cuda {
-
-/// Returns the batch size that a step of `batch` >= 1 sequences is padded to: 1, 2, 4, 8, then the
-/// next multiple of 8 up to 64, of 32 beyond. Rows past the batch are idle.
-std::int64_t batch_bucket(std::int64_t batch);
 
 struct GraphStats {
   std::int64_t captures = 0, launches = 0, evictions = 0;

@@ -171,21 +171,6 @@ TEST(LaneStreams, OneThatCannotBeMadeLeavesNone) {
   }
 }
 
-TEST(BatchBucket, GrowsWithTheBatchAndWastesLittle) {
-  EXPECT_EQ(batch_bucket(1), 1);
-  EXPECT_EQ(batch_bucket(3), 4);
-  EXPECT_EQ(batch_bucket(9), 16);
-  EXPECT_EQ(batch_bucket(64), 64);
-  EXPECT_EQ(batch_bucket(65), 96);
-  for (std::int64_t batch = 1; batch < 600; ++batch) {
-    const std::int64_t bucket = batch_bucket(batch);
-    EXPECT_GE(bucket, batch);
-    EXPECT_LT(bucket, 2 * batch);
-    EXPECT_EQ(batch_bucket(bucket), bucket);
-    EXPECT_GE(batch_bucket(batch + 1), bucket);
-  }
-}
-
 struct GraphCacheTest : testing::Test {
   FakeDriver driver{1 << 20};
   int records = 0;
