@@ -46,7 +46,6 @@ std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAtten
 /// rounded to the type of the KV, f16 or bf16, and to f16 for f8. A row's result does not depend on
 /// the other rows. Pages and strides are multiples of 16 bytes.
 Status prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream);
-Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
 Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
 /// Returns the best Int8GemvArgs::warps for n outputs of k inputs on this device. It is more than
 /// one where one warp per output leaves the device idle.

@@ -77,9 +77,4 @@ Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream) {
   return launch_attention_scores(launcher, args);
 }
 
-Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream) {
-  HardwareLauncher launcher(stream);
-  return launch_merge_attention(launcher, args);
-}
-
 }  // namespace quire::cuda
