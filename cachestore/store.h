@@ -66,6 +66,9 @@ struct StoreOptions {
   /// Allows only reads; may be opened next to a running writer and sees its last synced state
   bool read_only = false;
   OnDamage on_damage = OnDamage::kRefuse;  ///< ignored when read-only
+  /// Folder of a second copy of the records (not of KV), made if its parent exists, which every
+  /// write waits for; empty: none. What the records lose comes back from it. Ignored when read-only
+  std::string copy_path;
   RemoteOptions remote;                    ///< ignored when read-only
   CatalogOptions catalog;                  ///< ignored when read-only
   std::function<std::int64_t()> clock_ms;  ///< Unix milliseconds; empty: the system clock
@@ -284,6 +287,9 @@ class Store {
   }
   /// Returns the counts of the shared tiers; it takes no time.
   virtual RemoteStats remote_stats() const { return {}; }
+
+  /// Returns how the second copy of the records is; it takes no time.
+  virtual RecordCopyState record_copy() const { return {}; }
 
   // ---- shared catalog ----
   /// Returns state and counts of the shared catalog; it takes no time.

@@ -1,6 +1,8 @@
 #include "cachestore/store_impl.h"
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -31,6 +33,18 @@ Status check_options(const StoreOptions& o) {
   }
   if (o.io_threads < 1 || o.io_threads > 64)
     return Status::invalid("store.io_threads", "must be 1 to 64");
+  if (!o.copy_path.empty()) {
+    std::error_code ec;
+    const auto store = std::filesystem::weakly_canonical(o.path, ec),
+               copy = std::filesystem::weakly_canonical(o.copy_path, ec);
+    if (std::ranges::mismatch(store, copy).in1 == store.end() ||
+        std::ranges::mismatch(copy, store).in1 == copy.end())
+      return Status::invalid(
+          "disk.copy_path", "'" + o.copy_path + "' must lie neither in the folder of the store, '" +
+                                o.path +
+                                "', nor around it: what happens to one must not happen "
+                                "to the other");
+  }
   return {};
 }
 
@@ -86,7 +100,10 @@ namespace {
 Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   QUIRE_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::open(options.path, options.read_only));
-  RocksDbTierOptions tier_options{options.direct_io, options.read_only, options.max_bytes};
+  RocksDbTierOptions tier_options{.direct_io = options.direct_io,
+                                  .read_only = options.read_only,
+                                  .max_bytes = options.max_bytes,
+                                  .copy_path = options.copy_path};
   if (options.direct_io && !folder.supports_direct_io()) {
     log_info("the file system has no direct I/O: the store reads through the page cache",
              {{"path", options.path}});
@@ -123,7 +140,8 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
             {{"path", options.path}, {"reason", store.status().to_string()}});
   QUIRE_ASSIGN_OR_RETURN(
       const RepairReport report,
-      repair_store({options.path, /*dry_run=*/false, options.on_damage == OnDamage::kSalvage}));
+      repair_store({options.path, /*dry_run=*/false, options.on_damage == OnDamage::kSalvage,
+                    options.copy_path}));
   for (const auto& d : report.lost)
     log_error("a document is lost", {{"namespace", d.ns}, {"document_id", d.id}});
   for (const auto& d : report.texts)

@@ -362,6 +362,7 @@ StoreStats StoreImpl::stats() {
   s.remote = remote_stats();
   s.catalog = catalog_stats();
   s.lost = disk_->lost_writes();
+  s.record_copy = disk_->record_copy();
   s.salvaged = salvaged_;
   std::lock_guard lock(mu_);
   s.reserved_bytes = reserved_bytes_;

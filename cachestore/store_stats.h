@@ -7,6 +7,7 @@
 
 #include "cachestore/catalog/catalog_options.h"
 #include "cachestore/format/lost_writes.h"
+#include "cachestore/format/record_copy.h"
 #include "cachestore/remote/remote_options.h"
 
 namespace quire {
@@ -39,7 +40,8 @@ struct StoreStats {
   std::uint64_t integrity_failures = 0, io_errors = 0;
   RemoteStats remote;
   CatalogStats catalog;
-  LostWrites lost;       ///< what the last open found missing
+  LostWrites lost;  ///< what the last open found missing
+  RecordCopyState record_copy;
   std::string salvaged;  ///< one line of what the last open salvaged; empty: nothing had to be
 };
 

@@ -17,6 +17,7 @@
 #include "cachestore/disk/backup.h"
 #include "cachestore/format/lost_writes.h"
 #include "cachestore/format/record.h"
+#include "cachestore/format/record_copy.h"
 #include "cachestore/format/value_buffer.h"
 
 namespace quire {
@@ -108,6 +109,7 @@ class DiskTier {
   }
   /// Returns what open found missing of the writes that were acknowledged before.
   virtual LostWrites lost_writes() const { return {}; }
+  virtual RecordCopyState record_copy() const { return {}; }
   virtual DiskUsage usage() = 0;
   /// Returns the free bytes of the file system for this process.
   virtual std::uint64_t free_bytes() = 0;

@@ -13,6 +13,9 @@ struct RepairOptions {
   std::string path;     ///< folder of the store, which nobody has open
   bool dry_run = true;  ///< only reads and reports; needs room for a second record while it runs
   bool keep_kv = true;  ///< false: all KV is left behind and computed again
+  /// Folder of the second copy of the records (StoreOptions::copy_path): if it is whole the new
+  /// record has what that has, and KV of the old one; empty: none.
+  std::string copy_path = {};
 };
 
 /// What was found. Lists are in order of namespace and id.

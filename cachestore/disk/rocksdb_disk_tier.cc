@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cachestore/disk/extent_files.h"
 #include "cachestore/disk/rocksdb_backup.h"
+#include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_records.h"
 #include "cachestore/format/placement.h"
@@ -35,6 +36,20 @@ Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {
                             stored.size());
 }
 
+/// Opens the folder of the records' copy, which begins anew if it is damaged.
+Result<StoreFolder> copy_folder(const std::string& path) {
+  auto folder = StoreFolder::open(path, /*read_only=*/false);
+  if (folder.code() != Code::kCorruption) return folder;
+  log_warning("the copy of the record is damaged and made anew",
+              {{"path", path}, {"reason", folder.status().message()}});
+  {
+    QUIRE_ASSIGN_OR_RETURN(const StoreFolder damaged,
+                           StoreFolder::open(path, /*read_only=*/false, /*for_repair=*/true));
+    QUIRE_RETURN_IF_ERROR(damaged.remove_record());
+  }
+  return StoreFolder::open(path, /*read_only=*/false);
+}
+
 class RocksDbTier final : public DiskTier {
  public:
   RocksDbTier(StoreFolder folder, const RocksDbTierOptions& options)
@@ -42,6 +57,7 @@ class RocksDbTier final : public DiskTier {
   ~RocksDbTier() override {
     if (!records_.is_open()) return;
     layout1_.reset();
+    if (copy_) copy_->close(records_);
     records_.close();
     if (!options_.read_only) folder_.seal();
   }
@@ -49,9 +65,7 @@ class RocksDbTier final : public DiskTier {
   Status open();
 
   Status write(std::span<const RecordWrite> writes, Sync sync) override;
-  Result<std::string> get(Family family, std::string_view key) override {
-    return records_.get(family, key);
-  }
+  Result<std::string> get(Family family, std::string_view key) override;
   Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
               const ScanFn& fn) override {
     return records_.scan(family, begin, end, descending, fn);
@@ -67,13 +81,20 @@ class RocksDbTier final : public DiskTier {
   Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) override {
     return add_backup(records_.db(), folder, keep);
   }
-  LostWrites lost_writes() const override { return records_.lost_writes(); }
+  LostWrites lost_writes() const override {
+    return record_copy().brought_back > 0 ? LostWrites() : records_.lost_writes();
+  }
+  RecordCopyState record_copy() const override {
+    return copy_ ? RecordCopyState{true, copy_->behind(), copy_->brought_back()}
+                 : RecordCopyState();
+  }
   DiskUsage usage() override;
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
   Status flush_records() override { return records_.flush(); }
   Status compact_records() override { return records_.compact(); }
 
  private:
+  Status open_copy();
   Status forget_placements(const Status& why, std::vector<std::string>* bad);
   Status read_placements();
   std::optional<std::pair<ExtentRange, ValueSlots::Slot>> place_of(const ValueName& name) const;
@@ -85,6 +106,7 @@ class RocksDbTier final : public DiskTier {
   StoreFolder folder_;  // holds the lock: outlives records_
   const RocksDbTierOptions options_;
   RecordDatabase records_{folder_, options_};
+  std::unique_ptr<RecordCopy> copy_;          // null: none is kept
   std::unique_ptr<Layout1Segments> layout1_;  // null: the store has none
   std::unique_ptr<ExtentFiles> extents_;
   mutable std::shared_mutex places_mu_;
@@ -106,7 +128,17 @@ Status RocksDbTier::open() {
     QUIRE_RETURN_IF_ERROR(records_.drop_layout1());
     folder_.remove_layout1();
   }
+  if (!options_.read_only) QUIRE_RETURN_IF_ERROR(open_copy());
   return read_placements();
+}
+
+Status RocksDbTier::open_copy() {
+  if (options_.copy_path.empty()) return RecordCopy::forget(records_);
+  auto folder = copy_folder(options_.copy_path);
+  if (!folder.ok())
+    return folder.status().with_context("the copy of the record").with_field("disk.copy_path");
+  copy_ = std::make_unique<RecordCopy>(std::move(*folder), options_);
+  return copy_->open(records_);
 }
 
 /// Begins with no segments, because the list of their places is damaged: KV is only cache.
@@ -163,7 +195,19 @@ Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
   records_.resume_after_failure();
   // Segments whose records follow must be durable before them.
   if (sync == Sync::kYes) QUIRE_RETURN_IF_ERROR(extents_->sync());
-  return records_.write(writes, sync);
+  QUIRE_RETURN_IF_ERROR(records_.write(writes, sync));
+  if (copy_) copy_->write(records_, writes, sync);
+  return {};
+}
+
+Result<std::string> RocksDbTier::get(Family family, std::string_view key) {
+  auto value = records_.get(family, key);
+  if (value.code() != Code::kCorruption || !copy_) return value;
+  auto copied = copy_->get(family, key);
+  if (!copied.ok()) return value;
+  log_error("a record is damaged and was read from the copy; 'quire store repair' makes it anew",
+            {{"path", folder_.db()}, {"reason", value.status().message()}});
+  return copied;
 }
 
 /// The values are in the file first, then the placement is in the log. The record that makes the

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "cachestore/disk/disk_tier.h"
 #include "cachestore/disk/store_folder.h"
@@ -19,6 +20,8 @@ struct RocksDbTierOptions {
   std::uint64_t disk_bytes = 0;
   std::uint64_t extent_bytes = 256ull << 20;
   bool punch_holes = true;  ///< false: as on a file system without holes
+  /// Folder of a second copy of the records, made if its parent exists; empty: none.
+  std::string copy_path;
 };
 
 /// Opens the tier and takes ownership of the folder and its lock. Errors: kCorruption, kIo,

@@ -370,6 +370,20 @@ Status RecordDatabase::scan(Family family, std::string_view begin, std::string_v
   return to_status(it->status(), "read the catalog");
 }
 
+std::unique_ptr<::rocksdb::Iterator> RecordDatabase::iterate(Family family) {
+  ::rocksdb::ReadOptions o;
+  o.fill_cache = false;
+  return std::unique_ptr<::rocksdb::Iterator>(db_->NewIterator(o, handles_[family_cf(family)]));
+}
+
+Result<LostWrites> RecordDatabase::look_for_lost_writes() {
+  WriteLedger ledger;
+  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
+  return ledger.compare(kNumFamilies, [this](int family, std::size_t slot) {
+    return slot_number(*db_, handles_[family_cf(Family(family))], slot);
+  });
+}
+
 Status RecordDatabase::scan_placements(const PlacementFn& fn) {
   if (!handles_[kExtentsCf]) return {};
   const std::unique_ptr<::rocksdb::Iterator> it(

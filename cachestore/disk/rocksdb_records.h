@@ -61,6 +61,12 @@ class RecordDatabase {
   Result<std::string> get(Family family, std::string_view key);
   Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
               const DiskTier::ScanFn& fn);
+  /// Iterates over a family, the ledger's slots included.
+  std::unique_ptr<::rocksdb::Iterator> iterate(Family family);
+  /// Returns the number of the newest synced write; 0 for a store opened read-only.
+  std::uint64_t last_write() const { return ledger_.last(); }
+  /// Compares a database that is opened read-only with its ledger.
+  Result<LostWrites> look_for_lost_writes();
 
   Status scan_placements(const PlacementFn& fn);
   Status put_placement(SegmentId id, const Placement& placement, Sync sync);

@@ -23,6 +23,7 @@
 #include "cachestore/disk/log_order.h"
 #include "cachestore/disk/log_pieces.h"
 #include "cachestore/disk/repair.h"
+#include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
@@ -111,6 +112,8 @@ class Salvage {
   Status rebuild(const std::string& copy);
   Status name_families(const std::string& copy);
   Status open_new();
+  std::unique_ptr<RecordDatabase> open_copy();
+  Status take_copy(RecordDatabase& copy);
   void copy_family(Database& from, Kind family);
   void copy_tables(const std::string& folder);
   void take(Kind family, std::string_view key, std::string_view value, bool only_if_missing);
@@ -135,6 +138,7 @@ class Salvage {
   const RepairOptions& options_;
   const std::string work_;
   RocksDbTierOptions tier_options_;
+  std::optional<StoreFolder> copy_folder_;
   Database old_, new_;
   ::rocksdb::WriteBatch batch_;
   Status write_error_;
@@ -388,6 +392,40 @@ template <class Take>
   return status;
 }
 
+/// Opens the second copy of the record; null: there is none that is whole.
+std::unique_ptr<RecordDatabase> Salvage::open_copy() {
+  if (options_.copy_path.empty()) return nullptr;
+  std::string why;
+  auto folder = StoreFolder::open(options_.copy_path, /*read_only=*/true);
+  if (folder.ok()) {
+    copy_folder_.emplace(std::move(*folder));
+    std::int64_t last_ms = 0;
+    auto copy = open_whole_copy(*copy_folder_, &why, &last_ms);
+    if (copy != nullptr) {
+      note_damage("the record is taken from its copy in '" + options_.copy_path +
+                  "', whose last write is of Unix millisecond " + std::to_string(last_ms));
+      return copy;
+    }
+  } else {
+    why = folder.status().message();
+  }
+  note_damage("the copy of the record in '" + options_.copy_path + "' is of no use: " + why);
+  return nullptr;
+}
+
+/// Takes all records of the copy but its mark.
+Status Salvage::take_copy(RecordDatabase& copy) {
+  for (const Kind kind : {kCatalog, kJobs, kMeta}) {
+    const auto it = copy.iterate(static_cast<Family>(kind));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      if (kind == kMeta && view(it->key()) == RecordCopy::kMark) continue;
+      take(kind, view(it->key()), view(it->value()), /*only_if_missing=*/false);
+    }
+    QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read the copy of the record"));
+  }
+  return {};
+}
+
 void Salvage::copy_family(Database& from, Kind family) {
   if (!from.handles[family]) return;
   ::rocksdb::ReadOptions o;
@@ -606,11 +644,17 @@ Result<RepairReport> Salvage::run() {
   } const cleanup{*this};
   QUIRE_RETURN_IF_ERROR(open_new());
   if (const Status s = open_old(); !s.ok()) note_damage(s.message());
-  QUIRE_RETURN_IF_ERROR(compare_ledger());
-  if (old_.db)
-    for (std::size_t f = 0; f < kKinds; ++f) copy_family(old_, static_cast<Kind>(f));
-  copy_tables(work_ + "/copy/lost");
-  if (!old_.db) copy_tables(work_ + "/copy");
+  if (const auto copy = open_copy(); copy != nullptr) {
+    QUIRE_RETURN_IF_ERROR(take_copy(*copy));
+    if (old_.db) copy_family(old_, kPlaces);
+    report_.may_lack_documents = report_.may_be_older = false;
+  } else {
+    QUIRE_RETURN_IF_ERROR(compare_ledger());
+    if (old_.db)
+      for (std::size_t f = 0; f < kKinds; ++f) copy_family(old_, static_cast<Kind>(f));
+    copy_tables(work_ + "/copy/lost");
+    if (!old_.db) copy_tables(work_ + "/copy");
+  }
   QUIRE_RETURN_IF_ERROR(write_error_);
   QUIRE_RETURN_IF_ERROR(flush_batch());
   QUIRE_RETURN_IF_ERROR(check_documents());

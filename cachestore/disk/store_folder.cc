@@ -385,6 +385,17 @@ Status StoreFolder::replace_record(const std::string& new_db, const std::string&
   return sync_folder(root_);
 }
 
+Status StoreFolder::remove_record() const {
+  for (const std::string& file : {root_ + "/SEAL", ledger()}) {
+    if (::unlink(file.c_str()) != 0 && errno != ENOENT) return cannot("delete", file, errno);
+  }
+  std::error_code ec;
+  std::filesystem::remove_all(db(), ec);
+  if (ec) return cannot("delete", db(), ec.value());
+  QUIRE_RETURN_IF_ERROR(make_folder(db()));
+  return sync_folder(root_);
+}
+
 std::uint64_t StoreFolder::catalog_bytes() const {
   return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(extents()) +
          allocated_bytes(values()) + allocated_bytes(sketches());

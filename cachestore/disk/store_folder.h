@@ -65,6 +65,9 @@ class StoreFolder {
   /// `keep_kv`. After a crash in between, the next open() ends it.
   Status replace_record(const std::string& new_db, const std::string& kept, bool keep_kv) const;
 
+  /// Deletes the record with its seal and ledger, and everything else stays. Errors: kIo.
+  Status remove_record() const;
+
   /// Writes digests of the manifest and the log after a clean close. Without them a flipped bit
   /// could make the last log record look torn, and it would be lost. open() compares and removes
   /// them, so after a crash there is no seal and a torn tail is expected.

@@ -61,6 +61,9 @@ class WriteLedger {
   /// database have. Errors: kIo.
   Result<LostWrites> check(int num_families, const SlotReader& read);
 
+  /// Returns the number of the newest write, acknowledged or under way; 0 before check().
+  std::uint64_t last() const { return last_; }
+
   /// The right to put one number into its slot, until destroyed.
   struct Turn {
     std::uint64_t number = 0;

@@ -57,6 +57,14 @@ bool holds_store(const std::string& folder) {
   return std::filesystem::exists(path / "STORE", ec) || std::filesystem::exists(path / "db", ec);
 }
 
+std::string record_copy_path(const Config& c) {
+  if (c.disk.record_copies < 2) return {};
+  if (!c.disk.copy_path.empty()) return c.disk.copy_path;
+  std::string path = c.disk.path;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path + "-copy";
+}
+
 Result<StoreOptions> store_options(const Config& c) {
   StoreOptions o;
   o.path = c.disk.path;
@@ -71,6 +79,7 @@ Result<StoreOptions> store_options(const Config& c) {
   o.on_damage = c.disk.on_damage == "salvage"     ? OnDamage::kSalvage
                 : c.disk.on_damage == "text_only" ? OnDamage::kTextOnly
                                                   : OnDamage::kRefuse;
+  o.copy_path = record_copy_path(c);
   o.catalog.url = c.catalog.url;
   o.catalog.poll = std::chrono::milliseconds(c.catalog.poll_ms);
   o.catalog.timeout = std::chrono::milliseconds(c.catalog.timeout_ms);

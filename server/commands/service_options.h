@@ -25,6 +25,8 @@ namespace quire {
 std::int64_t prompt_file_bytes(const Config& config);
 /// Returns whether a store is in this folder.
 bool holds_store(const std::string& folder);
+/// Returns the folder of the second copy of the records; empty: none is kept.
+std::string record_copy_path(const Config& config);
 /// Errors: those of load_remote_keys().
 Result<StoreOptions> store_options(const Config& config);
 /// Checks that the strategies and methods that policy.* names are in this build. Errors:

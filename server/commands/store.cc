@@ -115,12 +115,14 @@ int upgrade(const std::string& path) {
 }
 
 /// Says what can be saved of a damaged record, and with `apply` does it.
-int repair(const std::string& path, bool apply, bool drop_kv) {
+int repair(const std::string& path, const std::string& copy, bool apply, bool drop_kv) {
   std::error_code ec;
   if (!std::filesystem::is_directory(path, ec))
     return complain(
         Status::not_found("there is no store at '" + path + "'; name its folder with --path"));
-  const auto report = repair_store({path, /*dry_run=*/!apply, /*keep_kv=*/!drop_kv});
+  if (!copy.empty() && !std::filesystem::is_directory(copy, ec))
+    return complain(Status::not_found("there is no copy of a record at '" + copy + "'"));
+  const auto report = repair_store({path, /*dry_run=*/!apply, /*keep_kv=*/!drop_kv, copy});
   if (!report.ok()) return complain(report.status());
   for (const auto& line : report->damage) std::printf("damaged: %s\n", line.c_str());
   for (const auto& d : report->texts)
@@ -200,13 +202,17 @@ void add_store_command(CLI::App& app, CommandRun& run) {
       "Put all that can be read of a damaged record into a new one, and say by id what cannot; "
       "exit code 2 when something is lost or may be. Without --apply it only says what it would "
       "do"));
+  auto copy = std::make_shared<std::string>();
+  s->add_option("--copy", *copy,
+                "Folder of the second copy (disk.record_copies = 2): the new record is taken from "
+                "it if it is whole");
   auto apply = std::make_shared<bool>(false), drop_kv = std::make_shared<bool>(false);
   s->add_flag("--apply", *apply, "Replace the record; the damaged one is kept beside it");
   s->add_flag("--drop-kv", *drop_kv, "Leave all KV behind, to be computed again");
-  s->callback([path, apply, drop_kv, &run] {
-    run = [path, apply, drop_kv] {
+  s->callback([path, copy, apply, drop_kv, &run] {
+    run = [path, copy, apply, drop_kv] {
       keep_files_private();
-      return repair(*path, *apply, *drop_kv);
+      return repair(*path, *copy, *apply, *drop_kv);
     };
   });
   auto folder = std::make_shared<std::string>();

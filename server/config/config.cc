@@ -400,6 +400,10 @@ Status check_config(const Config& c) {
     return Status::invalid("server.host", "server.host is empty; use 127.0.0.1 or 0.0.0.0");
   if (c.disk.path.empty())
     return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
+  if (!c.disk.copy_path.empty() && c.disk.record_copies < 2)
+    return Status::invalid("disk.copy_path",
+                           "disk.copy_path is " + c.disk.copy_path +
+                               ", but no copy is kept; set disk.record_copies = 2, too");
   for (const std::string& alias : c.model.aliases)
     if (alias.empty() || alias.size() > 128 || alias == c.model.name ||
         std::ranges::count(c.model.aliases, alias) > 1 ||

@@ -58,8 +58,8 @@ struct Config {
     bool share_across_namespaces = false;
   } cache;
   struct Disk {
-    std::string path = "./data", on_damage = "refuse";
-    std::int64_t max_bytes = 0, prompt_bytes = 1ll << 30, threads = 2;
+    std::string path = "./data", on_damage = "refuse", copy_path;
+    std::int64_t record_copies = 1, max_bytes = 0, prompt_bytes = 1ll << 30, threads = 2;
     bool direct_io = true;
   } disk;
   struct Catalog {

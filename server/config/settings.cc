@@ -183,6 +183,12 @@ std::vector<Setting> make_table() {
                     "what can be read, with the KV of it; or text_only, without any KV. What was "
                     "there is kept aside",
                     "refuse", "salvage", "text_only"),
+      QUIRE_SETTING(disk, "record_copies", record_copies, 1, 2,
+                    "2: documents, texts and jobs (not KV) are written to a second database, too, "
+                    "before a write is acknowledged; what the first one loses comes back from it"),
+      QUIRE_SETTING(disk, "copy_path", copy_path, 0, 0,
+                    "folder of that copy, at best on another disk; empty: the store's folder with "
+                    "-copy behind its name"),
       QUIRE_SETTING(disk, "direct_io", direct_io, 0, 0, "read around the page cache"),
       QUIRE_SETTING(disk, "threads", threads, 1, 64, "reader threads"),
       QUIRE_SETTING(catalog, "url", url, 0, 0,

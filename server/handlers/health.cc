@@ -31,6 +31,10 @@ json::object checks(Services& s, bool& ok) {
   if (const CatalogStats catalog = ready && s.store ? s.store->catalog_stats() : CatalogStats();
       catalog.shared)
     o["catalog"] = catalog.up ? "ok" : "away since " + rfc3339(catalog.away_since_ms);
+  // Documents are safe in the store itself, so a copy that is behind does not end the service.
+  if (const RecordCopyState copy = ready && s.store ? s.store->record_copy() : RecordCopyState();
+      copy.kept)
+    o["record_copy"] = copy.behind ? "behind" : "ok";
   if (ready && !s.lost_writes.empty()) o["lost_writes"] = s.lost_writes;
   if (ready && !s.repaired.empty()) o["repaired"] = s.repaired;
   ok = ready && !draining;

@@ -176,6 +176,14 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
   out.gauge("quire_store_lost_writes",
             "Acknowledged writes that the last start found missing in the store's log",
             number(s.lost.count));
+  if (s.record_copy.kept) {
+    out.gauge("quire_record_copy_behind",
+              "1: the second copy of the records could not be written since the last start",
+              s.record_copy.behind ? 1 : 0);
+    out.gauge("quire_record_copy_brought_back",
+              "Records that the last start took from their copy, as the store had lost them",
+              number(s.record_copy.brought_back));
+  }
   out.gauge("quire_store_repaired", "1: the last start salvaged a damaged record",
             s.salvaged.empty() ? 0 : 1);
   const std::pair<const char*, const IoTimes*> times[] = {

@@ -53,7 +53,8 @@ class MetricsTest : public ServiceTest {
     // Nobody listens there, which is enough for the metrics of shared tiers to be there.
     start({"--metrics.vllm_names=true", "--metrics.per_namespace=true",
            "--remote.url=redis://127.0.0.1:1", "--cache.quotas_file=" + quotas,
-           "--backup.every_hours=0", "--backup.path=" + (folder() / "backups").string()});
+           "--disk.record_copies=2", "--backup.every_hours=0",
+           "--backup.path=" + (folder() / "backups").string()});
     EXPECT_EQ(service
                   ->call("POST", "/v1/documents?wait=true",
                          R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}")
@@ -141,6 +142,9 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"namespace_kv_bytes", {"gauge", {"namespace", "tier"}}},
       {"namespace_kv_quota_bytes", {"gauge", {"namespace", "tier"}}},
       {"backups_total", {"counter", {"outcome"}}},
+      {"record_copy_behind", {"gauge", {}}},
+      {"record_copy_brought_back", {"gauge", {}}},
+      {"decode_steps_total", {"counter", {"kind"}}},
       {"backup_last_timestamp_seconds", {"gauge", {}}},
       {"remote_up", {"gauge", {"tier"}}},
       {"remote_contexts_total", {"counter", {"tier", "outcome"}}},

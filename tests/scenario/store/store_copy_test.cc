@@ -1,0 +1,281 @@
+// The second copy of a store's records: what the records lose comes back from it, and it never
+// brings back what is older.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cachestore/disk/repair.h"
+#include "cachestore/store_admin.h"
+#include "tests/support/harness/damaged_store.h"
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StoreCopy : public StoreDamage {
+ protected:
+  void SetUp() override {
+    StoreDamage::SetUp();
+    options.copy_path = folder.path("copy");
+  }
+  void begin_anew() {
+    fs::remove_all(options.path);
+    fs::remove_all(options.copy_path);
+  }
+  /// Opens the store and expects that it has so many documents, and nothing lost to tell.
+  void expect_all(std::uint64_t count, bool brought_back) {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), count);
+    const StoreStats stats = (*store)->stats();
+    EXPECT_EQ(stats.lost.count, 0u);
+    EXPECT_TRUE(stats.record_copy.kept);
+    EXPECT_FALSE(stats.record_copy.behind);
+    EXPECT_EQ(stats.record_copy.brought_back > 0, brought_back);
+  }
+  /// Expects that the copy has so many documents.
+  void expect_in_copy(std::uint64_t count) {
+    StoreOptions of_copy = options;
+    of_copy.path = options.copy_path;
+    of_copy.copy_path.clear();
+    of_copy.read_only = true;
+    auto store = open_store(of_copy);
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), count);
+  }
+  /// All records of a store by key, without those that each database has for itself.
+  void damage_manifest() {
+    for (const auto& file : files(""))
+      if (file.filename().string().starts_with("MANIFEST-")) fs::resize_file(file, 10);
+  }
+};
+
+TEST_F(StoreCopy, HasWhatWasAcknowledged) {
+  for (const bool crash : {true, false}) {
+    SCOPED_TRACE(crash);
+    begin_anew();
+    write_documents(crash);
+    expect_in_copy(kDocuments);
+    expect_all(kDocuments, /*brought_back=*/false);
+    expect_in_copy(kDocuments);
+    // Deleted ones go from both.
+    {
+      auto store = open();
+      ASSERT_OK(store);
+      ASSERT_OK((*store)->delete_document("default", id_of(3)));
+    }
+    expect_in_copy(kDocuments - 1);
+    expect_all(kDocuments - 1, false);
+  }
+}
+
+TEST_F(StoreCopy, BringsBackWhatTheLogLost) {
+  const std::pair<const char*, std::function<void(const fs::path&)>> cases[] = {
+      {"emptied", [](const fs::path& log) { fs::resize_file(log, 0); }},
+      {"deleted", [](const fs::path& log) { fs::remove(log); }},
+      {"cut", [](const fs::path& log) { fs::resize_file(log, fs::file_size(log) / 2); }},
+  };
+  for (const auto& [name, damage] : cases) {
+    for (const bool ledger : {true, false}) {
+      SCOPED_TRACE(std::string(name) + (ledger ? "" : ", with the ledger"));
+      begin_anew();
+      write_documents(/*crash=*/false, 0, 4);
+      write_documents(/*crash=*/true, 4, kDocuments - 4);
+      damage(files(".log").back());
+      if (!ledger) fs::remove(options.path + "/LEDGER");
+      expect_all(kDocuments, /*brought_back=*/true);
+      expect_all(kDocuments, /*brought_back=*/false);
+    }
+  }
+}
+
+TEST_F(StoreCopy, ARepairTakesTheRecordFromIt) {
+  write_documents(/*crash=*/true);
+  damage_manifest();
+  // The tables are gone, too: without the copy nothing would be left.
+  for (const char* kind : {".sst", ".log"})
+    for (const auto& file : files(kind)) fs::remove(file);
+  EXPECT_EQ(open().code(), Code::kCorruption);
+  const auto dry = repair_store(
+      {options.path, /*dry_run=*/true, /*keep_kv=*/true, options.copy_path});
+  ASSERT_OK(dry);
+  EXPECT_EQ(dry->documents, kDocuments);
+  EXPECT_FALSE(dry->may_lack_documents);
+  EXPECT_NE(dry->damage.back().find(options.copy_path), std::string::npos);
+  options.on_damage = OnDamage::kSalvage;
+  expect_all(kDocuments, /*brought_back=*/false);
+  options.on_damage = OnDamage::kRefuse;
+  write_documents(/*crash=*/true, kDocuments, 2);
+  expect_all(kDocuments + 2, false);
+  expect_in_copy(kDocuments + 2);
+}
+
+TEST_F(StoreCopy, ADamagedCopyIsMadeAnew) {
+  const auto files_of_copy = [this] {
+    std::vector<fs::path> out;
+    for (const auto& e : fs::recursive_directory_iterator(options.copy_path))
+      if (e.is_regular_file() && e.file_size() > 0 && e.path().filename() != "LOCK")
+        out.push_back(fs::relative(e.path(), options.copy_path));
+    return out;
+  };
+  for (const bool crash : {true, false}) {
+    begin_anew();
+    write_documents(crash);
+    for (const fs::path& name : files_of_copy()) {
+      if (name == "STORE") continue;  // a newer layout would be refused
+      for (const bool cut : {true, false}) {
+        SCOPED_TRACE(name.string() + (cut ? " cut" : " flipped") + (crash ? " crash" : ""));
+        begin_anew();
+        write_documents(crash);
+        std::vector<fs::path> now = files_of_copy();
+        const fs::path file = options.copy_path /
+                              (std::ranges::count(now, name) > 0 ? name : now.front());
+        std::string bytes = read(file);
+        if (cut)
+          bytes.resize(bytes.size() / 2);
+        else
+          bytes[bytes.size() / 2] ^= 4;
+        write(file, bytes);
+        expect_all(kDocuments, /*brought_back=*/false);
+        expect_in_copy(kDocuments);
+      }
+    }
+  }
+}
+
+TEST_F(StoreCopy, WhatIsOlderBringsNothingBack) {
+  const std::string copy = options.copy_path;
+  write_documents(/*crash=*/true, 0, 4);
+  options.copy_path.clear();
+  write_documents(/*crash=*/true, 4, 4);
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    ASSERT_OK((*store)->delete_document("default", id_of(0)));
+    EXPECT_FALSE((*store)->stats().record_copy.kept);
+  }
+  // The record then loses its last writes, and the copy comes back into use.
+  write_documents(/*crash=*/true, 8, 2);
+  fs::resize_file(files(".log").back(), 0);
+  options.copy_path = copy;
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), 7u) << "the deleted one stays deleted";
+    EXPECT_EQ((*store)->stats().lost.count, 2u);
+    EXPECT_EQ((*store)->stats().record_copy.brought_back, 0u);
+  }
+  expect_in_copy(7);
+  // A copy of another store.
+  const std::string first = options.path;
+  options.path = folder.path("other");
+  write_documents(/*crash=*/true, 10, 2);
+  expect_all(2, false);
+  expect_in_copy(2);
+  options.path = first;
+  expect_all(7, false);
+  expect_in_copy(7);
+}
+
+TEST_F(StoreCopy, ItsFolderIsChecked) {
+  options.copy_path = folder.path("missing") + "/copy";
+  const auto missing = open();
+  EXPECT_EQ(missing.status().field(), "disk.copy_path") << missing.status().to_string();
+  fs::create_directory(folder.path("foreign"));
+  write(folder.path("foreign") + "/notes.txt", "not a store");
+  options.copy_path = folder.path("foreign");
+  EXPECT_EQ(open().status().field(), "disk.copy_path");
+  for (const std::string& inside : {options.path, options.path + "/copy", options.path + "/db"}) {
+    options.copy_path = inside;
+    EXPECT_EQ(open().status().field(), "disk.copy_path") << inside;
+  }
+}
+
+/// The copy's disk is full. A child has a small one in a mount namespace of its own.
+TEST_F(StoreCopy, ACopyThatCannotBeWrittenIsSaidAndTheStoreGoesOn) {
+  constexpr int kCannot = 77;
+  fs::create_directory(options.copy_path);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWNS) != 0)
+      ::_exit(kCannot);
+    (void)::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+    if (::mount("tmpfs", options.copy_path.c_str(), "tmpfs", 0, "size=6m") != 0) ::_exit(kCannot);
+    auto store = open();
+    if (!store.ok()) ::_exit(2);
+    std::uint64_t n = 0;
+    while (!(*store)->stats().record_copy.behind && n < 20000) {
+      if (!test::put_document(**store, id_of(n), {n}).ok()) ::_exit(3);
+      ++n;
+    }
+    if (n == 20000) ::_exit(4);
+    for (std::uint64_t i = 0; i < kDocuments; ++i)
+      if (!test::put_document(**store, id_of(i), {i}).ok()) ::_exit(5);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "this system mounts nothing for a test";
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_GE(documents(**store).size(), kDocuments);
+  EXPECT_TRUE((*store)->stats().record_copy.kept);
+  EXPECT_FALSE((*store)->stats().record_copy.behind);
+}
+
+/// Whatever is damaged of the record alone, every document is there.
+TEST_F(StoreCopy, RandomDamageOfTheRecordLosesNothing) {
+  const int rounds = test::env_int("QUIRE_DAMAGE_ROUNDS", 40);
+  const auto first_seed = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_SEED", 1));
+  options.on_damage = OnDamage::kSalvage;
+  for (int round = 0; round < rounds; ++round) {
+    const std::uint64_t seed = first_seed + static_cast<std::uint64_t>(round);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 rng(seed);
+    begin_anew();
+    write_documents(/*crash=*/rng() % 2 == 0, 0, kDocuments);
+    if (rng() % 2 == 0) write_documents(/*crash=*/rng() % 2 == 0, 0, kDocuments);
+    std::vector<fs::path> all;
+    for (const auto& e : fs::recursive_directory_iterator(options.path))
+      if (e.is_regular_file() && e.path().filename() != "STORE") all.push_back(e.path());
+    std::sort(all.begin(), all.end());
+    std::string what;
+    for (int n = 1 + static_cast<int>(rng() % 3); n > 0; --n) {
+      const fs::path file = all[rng() % all.size()];
+      if (!fs::exists(file)) continue;
+      std::string bytes = read(file);
+      const auto kind = rng() % 5;
+      what += file.filename().string() + " kind " + std::to_string(kind) + "; ";
+      if (kind == 0 && !bytes.empty())
+        bytes[rng() % bytes.size()] ^= static_cast<char>(1 << rng() % 8);
+      if (kind == 1) bytes.resize(bytes.size() * (rng() % 100) / 100);
+      if (kind == 2) bytes.clear();
+      if (kind == 3) bytes = read(all[rng() % all.size()]);
+      fs::remove(file);
+      if (kind != 4) write(file, bytes);
+    }
+    SCOPED_TRACE(what);
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), kDocuments);
+    store->reset();
+    expect_in_copy(kDocuments);
+  }
+}
+
+}  // namespace
+}  // namespace quire

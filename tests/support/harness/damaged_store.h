@@ -1,0 +1,121 @@
+/// A store whose files a test damages, and a child process that writes its documents.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cachestore/store_admin.h"
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+
+namespace fs = std::filesystem;
+
+inline constexpr std::uint64_t kDocuments = 12;
+
+inline std::string id_of(std::uint64_t n) { return "d" + std::to_string(n); }
+
+/// The test binary has the child of store_damage_test.cc.
+class StoreDamage : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options.path = folder.path();
+    options.dram_bytes = 0;
+  }
+  Result<std::unique_ptr<Store>> open() { return open_store(options); }
+  /// Writes documents in a process that dies, so that they lie in the log, or in one that closes
+  /// the store.
+  void write_documents(bool crash, std::uint64_t first = 0, std::uint64_t count = kDocuments) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      // RocksDB's threads of this process are not in the child, so it begins anew.
+      ::setenv("QUIRE_DAMAGE_CHILD", options.path.c_str(), 1);
+      ::setenv("QUIRE_DAMAGE_COPY", options.copy_path.c_str(), 1);
+      ::setenv("QUIRE_DAMAGE_CRASH", crash ? "1" : "0", 1);
+      ::setenv("QUIRE_DAMAGE_FIRST", std::to_string(first).c_str(), 1);
+      ::setenv("QUIRE_DAMAGE_COUNT", std::to_string(count).c_str(), 1);
+      ::execl("/proc/self/exe", "child", "--gtest_also_run_disabled_tests", "--gtest_brief=1",
+              "--gtest_filter=StoreDamageChild.*", nullptr);
+      ::_exit(127);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0);
+  }
+  /// Leaves the record as a crash does after one family was written to a table and another was not:
+  /// with two logs, the first of which the manifest knows.
+  void begin_another_log() {
+    namespace rocksdb = ::rocksdb;
+    const std::string record = options.path + "/db", copy = options.path + "/copy";
+    rocksdb::Options o;
+    o.track_and_verify_wals_in_manifest = true;
+    std::vector<std::string> names;
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(o, record, &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const auto& name : names) families.emplace_back(name, o);
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(o, record, families, &handles, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    rocksdb::WriteOptions synced;
+    synced.sync = true;
+    const auto put = [&](std::string_view family) {
+      const auto at = std::ranges::find(names, family) - names.begin();
+      auto* const handle = handles[static_cast<std::size_t>(at)];
+      EXPECT_TRUE(db->Put(synced, handle, "unread", "no record").ok());
+      return handle;
+    };
+    put("meta");
+    ASSERT_TRUE(db->Flush(rocksdb::FlushOptions(), put("jobs")).ok());
+    put("meta");
+    fs::copy(record, copy);
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+    ASSERT_TRUE(db->Close().ok());
+    fs::remove_all(record);
+    fs::rename(copy, record);
+  }
+  std::vector<fs::path> files(const std::string& suffix) const {
+    std::vector<fs::path> out;
+    for (const auto& e : fs::directory_iterator(options.path + "/db"))
+      if (e.path().filename().string().ends_with(suffix)) out.push_back(e.path());
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  /// Returns the documents that are there; each must be whole.
+  std::set<std::string> documents(Store& store) {
+    std::set<std::string> there;
+    for (std::uint64_t i = 0; i < 2 * kDocuments; ++i) {
+      const std::string id = id_of(i);
+      const auto m = store.get_document("default", id);
+      if (m.code() == Code::kNotFound) continue;
+      EXPECT_OK(m);
+      EXPECT_EQ(store.get_text("default", id).value_or(""), test::text_of(id));
+      there.insert(id);
+    }
+    return there;
+  }
+  static std::string read(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void write(const fs::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  }
+
+  test::TempFolder folder;
+  StoreOptions options;
+};
+
+}  // namespace quire
