@@ -16,10 +16,11 @@
 ///   L2           128 operations a byte: 3.1 TB/s at 400 TFLOP/s (6.2 with 64 lanes, hence two
 ///                sizes of blocks)
 /// Results in bf16 take no launch of a conversion and 8 bytes less an element; both dtypes leave
-/// one kernel, with 253 (161) registers on sm_80 and 255 (165) on sm_90 at d = 128, without spills.
-/// Products and shared memory are near balance and do not overlap fully. Measured there: 236 to 337
-/// TFLOP/s, 32 to 46 percent of cuBLASLt's rate. On sm_80, where mma.sync has the full rate, 60 to
-/// 70 percent are expected.
+/// one kernel, with 253 (161) registers on sm_80 and 255 (165) on sm_90a at d = 128, without
+/// spills; with f8 254 (165) and 255 (165), of which the 255 spill one word. Products and shared
+/// memory are near balance and do not overlap fully. Measured there: 236 to 337 TFLOP/s, 32 to 46
+/// percent of cuBLASLt's rate. On sm_80, where mma.sync has the full rate, 60 to 70 percent are
+/// expected.
 #pragma once
 
 #include <limits>
