@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "bench/cached_documents.h"
 #include "bench/gpu/engine_plan.h"
 #include "engine/answer/decode_batch.h"
@@ -19,6 +20,7 @@
 #include "engine/model/benchmark_model.h"
 #include "engine/model/forward.h"
 #include "engine/residency/device_pool.h"
+#include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/slot_copies.h"
 #include "kernels/cuda/backend/loader.h"
@@ -108,70 +110,25 @@ class ModelBench {
     return row;
   }
 
-  /// Measures dense steps, a budget of pages read in place, chosen by a look at keys and by their
-  /// bounds alone, and the same with every layer in host memory. The last ones show the cost of
-  /// copying pages.
+  /// Measures dense steps, and steps over a budget of rows: read in place, and with every layer in
+  /// host memory, which shows the cost of copying.
   void retrieve(std::int64_t sequences, std::int64_t context, const SectionOutput& out) {
-    const Caches caches = filled(sequences, context, Lengths::kEqual);
-    struct Way {
-      std::string name, resident;
-      Options options;
-    };
-    double dense = 0, freekv = 0;
-    std::map<std::string, double> in_place;
-    for (const auto& [name, resident, options] :
-         std::vector<Way>{{"dense", "", {}},
-                          {"freekv", "auto", {}},
-                          {"freekv by bounds", "auto", {{"decode_rerank", "1"}}},
-                          {"freekv", "none", {}},
-                          {"freekv by bounds", "none", {{"decode_rerank", "1"}}},
-                          {"arkvale", "none", {}}}) {
-      DevicePool slots(0, model_->compute().memory());
-      Options given = options;
-      if (!resident.empty()) {
-        given["decode_budget"] = "2048";
-        given["decode_resident"] = resident;
-      }
-      std::vector<std::unique_ptr<Retriever>> made;
-      std::vector<Retriever*> each;
-      for (const auto& cache : caches) {
-        made.push_back(take(retrievers().make(name.substr(0, name.find(' ')), PlugOptions(given))));
-        each.push_back(made.back().get());
-        prepare(*each.back(), *cache, context, slots);
-      }
-      std::vector<double> us = steps(caches, each, cases_.retrieve_steps);
-      std::int64_t moved = 0, selections = 0;
-      double corrected = 0;
-      for (Retriever* one : each) {
-        one->synchronize();
-        const RetrieveStats stats = one->stats();
-        moved += stats.bytes_copied;
-        selections += stats.selections;
-        corrected += stats.corrected_share().value_or(0) / static_cast<double>(sequences);
-      }
-      const std::string where = resident == "none"   ? " in slots"
-                                : resident == "auto" ? " in place"
-                                                     : "";
-      const double rows = static_cast<double>(sequences) * kv_bytes_per_token() *
-                          (name == "dense" ? static_cast<double>(context) : 2048.0);
-      Row row = row_of("engine " + name + where,
-                       std::to_string(sequences) + " sequences of " + std::to_string(context) +
-                           " tokens, budget 2048",
-                       static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
-      row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6},
-                  {"moved_bytes_per_step", static_cast<double>(moved) / cases_.retrieve_steps},
-                  {"selections_per_step", static_cast<double>(selections) / cases_.retrieve_steps},
-                  {"corrected_share", corrected}};
-      if (name == "dense") dense = row.median_us;
-      if (resident == "auto" && dense > 0) row.more.emplace_back("of_dense", row.median_us / dense);
-      if (resident == "auto") in_place[name] = row.median_us;
-      if (name == "freekv" && resident == "none") freekv = row.median_us;
-      if (resident == "none" && in_place.contains(name))
-        row.more.emplace_back("of_in_place", row.median_us / in_place.at(name));
-      if (name == "arkvale" && freekv > 0)
-        row.more.emplace_back("of_freekv", row.median_us / freekv);
+    Caches caches = filled(sequences, context, Lengths::kEqual);
+    const std::unique_ptr<RetrievalHead> head = make_head();
+    const HeadTrack track = track_of(*head, context);
+    std::map<std::string, double> step_us;  // by name of the row
+    for (const Way& way : ways()) {
+      Row row = over_budget(way, context, *head, track, caches);
+      const auto compare = [&](const char* with, const std::string& other) {
+        if (const auto found = step_us.find(other); found != step_us.end())
+          row.more.emplace_back(with, row.median_us / found->second);
+      };
+      if (way.resident == "auto") compare("of_dense", "engine dense");
+      if (way.resident == "none") compare("of_in_place", "engine " + way.name + " in place");
+      if (way.name == "arkvale" || way.name == "freekv blocking recall")
+        compare("of_freekv", "engine freekv in slots");
+      step_us[row.name] = row.median_us;
       out.row(row);
-      made.clear();
     }
   }
 
@@ -191,16 +148,13 @@ class ModelBench {
     for (const char* name : {"dense", "ctkvr", "freekv"}) {
       DevicePool pool(kv_bytes, model_->compute().memory());
       const auto retriever = take(retrievers().make(name, PlugOptions(Options{})));
+      const auto queries = queries_for(*retriever, context);
       Caches caches;
       caches.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
-      const auto* watcher = capability<PromptWatcher>(*retriever);
-      PromptQueries queries(
-          model_->rope(), {config_.num_layers, config_.num_heads, config_.head_dim},
-          watcher != nullptr ? watcher->queries_wanted(context) : WantedQueries{}, context);
-      fill(*caches[0], context, watcher != nullptr ? &queries : nullptr);
+      fill(*caches[0], context, queries.get());
       if (across == 0) leave(*caches[0], std::clamp(fit, 0, config_.num_layers));
       const auto start = Clock::now();
-      prepare(*retriever, *caches[0], context, pool, &queries);
+      prepare(*retriever, *caches[0], context, pool, queries.get());
       const double prepared = ms_since(start);
       Retriever* const each[] = {retriever.get()};
       Row row = row_of(std::string("engine ") + name + " offloaded",
@@ -223,15 +177,128 @@ class ModelBench {
   using Caches = std::vector<std::unique_ptr<WorkingCache>>;
   using Options = std::map<std::string, std::string, std::less<>>;
   enum class Lengths { kEqual, kUnequal };
+  /// A way to decode. `name` begins with the retriever's name.
+  struct Way {
+    std::string name, resident;  ///< auto or none; empty: every row is attended to
+    Options options = {};
+    /// Sequences are filled anew, because it wants queries of the prompt, or because its layers
+    /// leave the device in another layout than those before.
+    bool fresh = false;
+  };
+  /// Ways that leave the caches on the device come first.
+  static std::vector<Way> ways() {
+    const Options by_bounds = {{"decode_rerank", "1"}};
+    return {{"dense", ""},
+            {"freekv", "auto"},
+            {"freekv by bounds", "auto", by_bounds},
+            {"specontext", "auto"},
+            {"freekv", "none"},
+            // No head goes by the choice of the query before, so every step waits for its pages.
+            {"freekv blocking recall", "none", {{"decode_tau", "1.1"}}},
+            {"freekv by bounds", "none", by_bounds},
+            {"arkvale", "none"},
+            // Each step has another token, so a head of random weights chooses most rows anew.
+            {"specontext", "none", {}, true},
+            {"ctkvr", "auto", {}, true}};
+  }
+  /// Measures one way. `caches` are the sequences, at least `context` rows each.
+  Row over_budget(const Way& way, std::int64_t context, const RetrievalHead& head,
+                  const HeadTrack& track, Caches& caches) {
+    const std::size_t sequences = caches.size();
+    DevicePool slots(0, model_->compute().memory());
+    Options given = way.options;
+    if (!way.resident.empty()) {
+      given["decode_budget"] = "2048";
+      given["decode_resident"] = way.resident;
+    }
+    std::vector<std::unique_ptr<Retriever>> made;
+    std::vector<Retriever*> each;
+    if (way.fresh) caches.clear();
+    for (std::size_t i = 0; i < sequences; ++i) {
+      made.push_back(
+          take(retrievers().make(way.name.substr(0, way.name.find(' ')), PlugOptions(given))));
+      each.push_back(made.back().get());
+      std::unique_ptr<PromptQueries> queries;
+      if (way.fresh) {
+        queries = queries_for(*each.back(), context);
+        caches.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
+        fill(*caches.back(), context, queries.get());
+      }
+      prepare(*each.back(), *caches[i], context, slots, queries.get(), &head, &track);
+    }
+    std::vector<double> us = steps(caches, each, cases_.retrieve_steps);
+    std::int64_t moved = 0, selections = 0, offloaded = 0;
+    double corrected = 0;
+    for (Retriever* one : each) {
+      one->synchronize();
+      const RetrieveStats stats = one->stats();
+      moved += stats.bytes_copied;
+      selections += stats.selections;
+      offloaded += stats.bytes_offloaded;
+      corrected += stats.corrected_share().value_or(0) / static_cast<double>(sequences);
+    }
+    const bool dense = way.resident.empty();
+    const char* where = dense                    ? ""
+                        : way.resident == "none" ? " in slots"
+                        : offloaded > 0          ? " on the host"
+                                                 : " in place";
+    const double rows = static_cast<double>(sequences) * kv_bytes_per_token() *
+                        (dense                                     ? static_cast<double>(context)
+                         : way.resident == "auto" && offloaded > 0 ? 0.0
+                                                                   : 2048.0);
+    Row row = row_of("engine " + way.name + where,
+                     std::to_string(sequences) + " sequences of " + std::to_string(context) +
+                         " tokens, budget 2048",
+                     static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
+    row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6},
+                {"moved_bytes_per_step", static_cast<double>(moved) / cases_.retrieve_steps},
+                {"selections_per_step", static_cast<double>(selections) / cases_.retrieve_steps},
+                {"corrected_share", corrected}};
+    return row;
+  }
+  /// Makes a retrieval head of random weights with the model's shape.
+  std::unique_ptr<RetrievalHead> make_head() const {
+    RetrievalHeadConfig shape;
+    shape.hidden_size = config_.hidden_size;
+    shape.num_heads = config_.num_heads;
+    shape.num_kv_heads = config_.num_kv_heads;
+    shape.head_dim = config_.head_dim;
+    return take(RetrievalHead::random(shape, *model_, 2));
+  }
+  /// Returns a prompt as the head sees it, with made-up keys: computing them takes the host long.
+  HeadTrack track_of(const RetrievalHead& head, std::int64_t context) const {
+    HeadTrack track(head, HeadInput::kFeature);
+    std::vector<std::int32_t> ids(to_size(context), 100), positions(ids.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    std::vector<float> keys(to_size(context * head.config().key_dim()));
+    std::uint32_t state = 1;
+    for (float& key : keys) {
+      state = state * 1664525u + 1013904223u;
+      key = static_cast<float>(static_cast<std::int32_t>(state)) / 2147483648.0f;
+    }
+    track.add_known(ids, positions, keys);
+    return track;
+  }
+  /// Returns the hook that records the queries of the prompt that a retriever wants; null: none.
+  std::unique_ptr<PromptQueries> queries_for(Retriever& retriever, std::int64_t context) const {
+    const auto* watcher = capability<PromptWatcher>(retriever);
+    if (watcher == nullptr) return nullptr;
+    return std::make_unique<PromptQueries>(
+        model_->rope(),
+        PromptQueries::Shape{config_.num_layers, config_.num_heads, config_.head_dim},
+        watcher->queries_wanted(context), context);
+  }
   /// Prepares a retriever for the first `context` rows of a cache.
   void prepare(Retriever& retriever, WorkingCache& cache, std::int64_t context, DevicePool& slots,
-               PromptQueries* queries = nullptr) {
+               PromptQueries* queries = nullptr, const RetrievalHead* head = nullptr,
+               const HeadTrack* track = nullptr) {
     cache.truncate_all(context);
     const ContextRows whole{0, context};
     SequenceContext all;
     all.cache = &cache;
     all.device = &slots;
     all.compute = &model_->compute();
+    all.head = head;
     all.num_layers = config_.num_layers;
     all.num_heads = config_.num_heads;
     all.num_kv_heads = config_.num_kv_heads;
@@ -239,6 +306,7 @@ class ModelBench {
     AssembledPrompt assembled;
     assembled.contexts = std::span(&whole, 1);
     assembled.queries = queries;
+    assembled.head_track = track;
     assembled.num_tokens = context;
     check(prepare_whole(retriever, all, assembled));
   }
@@ -539,7 +607,7 @@ std::vector<Section> engine_sections(const EngineCaseOptions& options) {
   return {{"prefill", 80, [options](const SectionOutput& out) { prefill_rows(options, out); }},
           {"decode", 120, [options](const SectionOutput& out) { decode_rows(options, out); }},
           {"questions", 200, [options](const SectionOutput& out) { question_rows(options, out); }},
-          {"retrieve", 110, [options](const SectionOutput& out) { retrieve_rows(options, out); }},
+          {"retrieve", 160, [options](const SectionOutput& out) { retrieve_rows(options, out); }},
           {"offload", 110, [options](const SectionOutput& out) { offload_rows(options, out); }},
           {"team", 60, [options](const SectionOutput& out) { team_rows(options, out); }}};
 }

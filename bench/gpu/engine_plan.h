@@ -15,7 +15,7 @@ struct EngineCases {
   std::vector<std::int64_t> prefills;  ///< tokens
   /// Sequences, and tokens of the first; decode_tokens() says those of the others.
   std::vector<std::pair<std::int64_t, std::int64_t>> decodes;
-  /// Sequences that decode over a part of their rows, with all KV in host memory, and their tokens.
+  /// Sequences that decode over a part of their rows, on the device or not, and their tokens.
   std::int64_t retrieve_sequences = 0, retrieve_tokens = 0;
   std::int64_t documents = 0, document_tokens = 0;
   /// One sequence whose KV does not fit a device of that many bytes beside the weights.
