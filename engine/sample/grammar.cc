@@ -19,6 +19,7 @@ constexpr int kMostShared = 200;
 }  // namespace
 
 GrammarBuilder::Part GrammarBuilder::add(Grammar::Node node) {
+  if (node.automaton) num_states_ += to_size(node.automaton->size());
   nodes_.push_back(std::move(node));
   return static_cast<Part>(nodes_.size() - 1);
 }
@@ -107,6 +108,13 @@ GrammarBuilder::Part GrammarBuilder::repeat(Part part, std::int32_t min, std::in
   return add(std::move(n));
 }
 
+GrammarBuilder::Part GrammarBuilder::automaton(Automaton automaton) {
+  Grammar::Node n;
+  n.kind = Kind::kAutomaton;
+  n.automaton = std::make_shared<const Automaton>(std::move(automaton));
+  return add(std::move(n));
+}
+
 GrammarBuilder::Part GrammarBuilder::forward() { return choice({}); }
 
 void GrammarBuilder::define(Part forward, Part meaning) { nodes_[at(forward)].parts = {meaning}; }
@@ -115,7 +123,7 @@ GrammarBuilder::Part GrammarBuilder::include(const Grammar& grammar) {
   const auto shift = static_cast<Part>(nodes_.size());
   for (Grammar::Node n : grammar.nodes_) {
     for (Part& p : n.parts) p += shift;
-    nodes_.push_back(std::move(n));
+    add(std::move(n));
   }
   return grammar.root_ + shift;
 }
@@ -136,6 +144,8 @@ Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
         return std::any_of(n.parts.begin(), n.parts.end(), known);
       case Kind::kRepeat:
         return n.min == 0 || known(n.parts[0]);
+      case Kind::kAutomaton:
+        return !n.automaton->empty();
     }
     return false;
   };
@@ -155,6 +165,7 @@ Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
   grammar->nodes_ = std::move(nodes_);
   grammar->root_ = root;
   nodes_.clear();
+  num_states_ = 0;
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }
 

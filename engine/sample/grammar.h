@@ -14,6 +14,7 @@
 
 #include "base/index.h"
 #include "base/status.h"
+#include "engine/sample/automaton.h"
 
 namespace quire {
 
@@ -30,7 +31,8 @@ class Grammar {
     kLiteral,   ///< `text`, at least one byte
     kSequence,  ///< all of `parts` in order; without parts, the empty text
     kChoice,    ///< one of `parts`
-    kRepeat     ///< parts[0], `min` to `max` times
+    kRepeat,    ///< parts[0], `min` to `max` times
+    kAutomaton  ///< a text of `automaton`, over bytes
   };
   struct Node {
     Kind kind = Kind::kSequence;
@@ -38,6 +40,7 @@ class Grammar {
     std::string text;
     std::vector<Part> parts;
     std::int32_t min = 0, max = 0;
+    std::shared_ptr<const Automaton> automaton;
   };
 
   const Node& node(Part part) const { return nodes_[at(part)]; }
@@ -67,6 +70,8 @@ class GrammarBuilder {
   Part one_of(std::vector<std::string> texts);
   Part optional(Part part) { return choice({part, sequence({})}); }
   Part repeat(Part part, std::int32_t min, std::int32_t max = Grammar::kUnbounded);
+  /// Returns a part for the texts of an automaton over bytes.
+  Part automaton(Automaton automaton);
   /// Declares a part that define() defines later, for recursion.
   Part forward();
   void define(Part forward, Part meaning);
@@ -74,7 +79,8 @@ class GrammarBuilder {
   /// Copies a finished grammar and returns the part of its texts.
   Part include(const Grammar& grammar);
 
-  std::size_t size() const { return nodes_.size(); }
+  /// Returns the number of parts and of the states of automata.
+  std::size_t size() const { return nodes_.size() + num_states_; }
 
   /// Returns the grammar of the texts that `root` matches. Alternatives that match no finite text
   /// are removed. Errors: kInvalidArgument if nothing is left.
@@ -86,6 +92,7 @@ class GrammarBuilder {
   /// `levels` deep at most. The texts are ascending, different, and alike up to there.
   Part endings(std::span<const std::string> texts, std::size_t from, int levels);
   std::vector<Grammar::Node> nodes_;
+  std::size_t num_states_ = 0;
 };
 
 }  // namespace quire

@@ -24,6 +24,33 @@ std::vector<std::int64_t> spell(std::string_view text, const TokenTrie& trie) {
   return left;
 }
 
+/// Returns, from each state on, the fewest bytes to an end, of which each is a token.
+std::vector<std::int64_t> bytes_left(const Automaton& automaton, const ByteSet& single) {
+  using State = Automaton::State;
+  std::vector<std::vector<State>> from(to_size(automaton.size()));
+  std::vector<std::int64_t> left(to_size(automaton.size()), ShortestEnd::kNever);
+  std::vector<State> order;
+  for (State state = 0; state < automaton.size(); ++state) {
+    for (const Automaton::Edge& edge : automaton.edges(state)) {
+      bool spelled = false;
+      for (auto byte = edge.first; byte <= edge.last; ++byte)
+        spelled = spelled || single.test(byte);
+      if (spelled) from[at(edge.to)].push_back(state);
+    }
+    if (!automaton.accepting(state)) continue;
+    left[at(state)] = 0;
+    order.push_back(state);
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    for (const State state : from[at(order[i])]) {
+      if (left[at(state)] != ShortestEnd::kNever) continue;
+      left[at(state)] = left[at(order[i])] + 1;
+      order.push_back(state);
+    }
+  }
+  return left;
+}
+
 }  // namespace
 
 std::int64_t ShortestEnd::joined(std::int64_t a, std::int64_t b) {
@@ -48,14 +75,17 @@ ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie)
     const Grammar::Node& n = grammar.node(p);
     if (n.kind == Kind::kBytes && (n.bytes & single).any()) tokens_[at(p)] = 1;
     if (n.kind == Kind::kLiteral)
-      tokens_[at(p)] = literals_.emplace(p, spell(n.text, trie)).first->second.front();
+      tokens_[at(p)] = rests_.emplace(p, spell(n.text, trie)).first->second.front();
+    if (n.kind == Kind::kAutomaton && !n.automaton->empty())
+      tokens_[at(p)] = rests_.emplace(p, bytes_left(*n.automaton, single)).first->second.front();
   }
   // Computes the least fixed point; most parts come after those they consist of.
   for (bool changed = true; changed;) {
     changed = false;
     for (Part p = 0; p < grammar.num_parts(); ++p) {
       const Grammar::Node& n = grammar.node(p);
-      if (n.kind == Kind::kBytes || n.kind == Kind::kLiteral) continue;
+      if (n.kind == Kind::kBytes || n.kind == Kind::kLiteral || n.kind == Kind::kAutomaton)
+        continue;
       const std::int64_t now = whole(n);
       std::int64_t& known = tokens_[at(p)];
       if (now >= known) continue;
@@ -74,8 +104,8 @@ std::int64_t ShortestEnd::whole(const Grammar::Node& n) const {
 }
 
 std::int64_t ShortestEnd::of_rest(Part part, std::int32_t offset) const {
-  const auto literal = literals_.find(part);
-  return literal == literals_.end() ? of(part) : literal->second[at(offset)];
+  const auto rest = rests_.find(part);
+  return rest == rests_.end() ? of(part) : rest->second[at(offset)];
 }
 
 }  // namespace quire

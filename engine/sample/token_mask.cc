@@ -123,7 +123,16 @@ void GrammarMatcher::enter(Grammar::Part part, FrameId then, StateKey& out) {
       return;
     case Kind::kRepeat:
       return repeat(part, 0, then, out);
+    case Kind::kAutomaton:
+      return arrive(part, Automaton::kStart, then, out);
   }
+}
+
+void GrammarMatcher::arrive(Grammar::Part part, Automaton::State state, FrameId then,
+                            StateKey& out) {
+  const Automaton& automaton = *grammar_.node(part).automaton;
+  if (automaton.accepting(state)) leave(then, out);
+  if (!automaton.edges(state).empty()) add({part, state, then}, out);
 }
 
 void GrammarMatcher::leave(FrameId id, StateKey& out) {
@@ -177,6 +186,9 @@ GrammarMatcher::StateId GrammarMatcher::step(StateId from, std::uint8_t byte) {
     const Grammar::Node& n = grammar_.node(way.part);
     if (n.kind == Kind::kBytes) {
       if (n.bytes.test(byte)) leave(way.then, key);
+    } else if (n.kind == Kind::kAutomaton) {
+      const Automaton::State to = n.automaton->next(way.offset, byte);
+      if (to != Automaton::kNone) arrive(way.part, to, way.then, key);
     } else if (static_cast<std::uint8_t>(n.text[at(way.offset)]) == byte) {
       if (to_size(way.offset) + 1 == n.text.size()) {
         leave(way.then, key);

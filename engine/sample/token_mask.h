@@ -115,7 +115,8 @@ class GrammarMatcher {
     FrameId below;
     auto operator<=>(const Frame&) const = default;
   };
-  /// An expected byte, of a byte set or byte `offset` of a literal; frame `then` follows.
+  /// An expected byte, of a byte set, byte `offset` of a literal or at the state `offset` of an
+  /// automaton; frame `then` follows.
   struct Way {
     Grammar::Part part;
     std::int32_t offset;
@@ -146,6 +147,8 @@ class GrammarMatcher {
   void enter(Grammar::Part part, FrameId then, StateKey& out);
   void leave(FrameId frame, StateKey& out);
   void repeat(Grammar::Part part, std::int32_t count, FrameId below, StateKey& out);
+  /// Goes on at a state of the automaton `part`, which is not empty.
+  void arrive(Grammar::Part part, Automaton::State state, FrameId then, StateKey& out);
   StateId intern(StateKey key);
   StateId step(StateId state, std::uint8_t byte);
   /// Returns the tokens after which the nearest end needs at most `most_left` more.
