@@ -50,14 +50,12 @@ class Pairs {
   }
   /// Calls `make(key, node)` for each pair until there are no more; nothing: they are too many.
   template <class Make>
-  std::optional<Automaton> automaton(Make make) {
+  std::optional<Automaton> automaton(AutomatonBudget& budget, Make make) {
     std::vector<Node> nodes;
-    std::size_t num_edges = 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
       const Key key = keys_[i];
       make(key, nodes.emplace_back());
-      num_edges += nodes.back().edges.size();
-      if (keys_.size() > Automaton::kMaxStates || num_edges > Automaton::kMaxEdges)
+      if (keys_.size() > Automaton::kMaxStates || !budget.spend(1 + nodes.back().edges.size()))
         return std::nullopt;
     }
     return Automaton(nodes);
@@ -106,11 +104,12 @@ void append_edge(std::vector<Edge>& edges, const Edge& edge) {
     edges.push_back(edge);
 }
 
-std::optional<Automaton> texts_of_both(const Automaton& a, const Automaton& b) {
+std::optional<Automaton> texts_of_both(const Automaton& a, const Automaton& b,
+                                       AutomatonBudget& budget) {
   if (a.empty() || b.empty()) return Automaton({});
   Pairs pairs;
   pairs.id({Automaton::kStart, Automaton::kStart});
-  return pairs.automaton([&](const Pairs::Key& key, Node& node) {
+  return pairs.automaton(budget, [&](const Pairs::Key& key, Node& node) {
     node.accepting = a.accepting(key.first) && b.accepting(key.second);
     const auto left = a.edges(key.first), right = b.edges(key.second);
     for (auto l = left.begin(), r = right.begin(); l != left.end() && r != right.end();) {
@@ -124,11 +123,12 @@ std::optional<Automaton> texts_of_both(const Automaton& a, const Automaton& b) {
   });
 }
 
-std::optional<Automaton> texts_of_length(const Automaton& a, std::int32_t min, std::int32_t max) {
+std::optional<Automaton> texts_of_length(const Automaton& a, std::int32_t min, std::int32_t max,
+                                         AutomatonBudget& budget) {
   if (a.empty()) return a;
   Pairs pairs;
   pairs.id({Automaton::kStart, 0});
-  return pairs.automaton([&](const Pairs::Key& key, Node& node) {
+  return pairs.automaton(budget, [&](const Pairs::Key& key, Node& node) {
     const auto [state, count] = key;
     node.accepting = a.accepting(state) && count >= min;
     if (count >= max) return;

@@ -12,6 +12,20 @@
 
 namespace quire {
 
+/// What building automata may still cost, in steps of which each makes a state or an edge. All that
+/// is built for one grammar shares it, so that no schema takes long.
+class AutomatonBudget {
+ public:
+  /// Returns false once more steps are taken than there are.
+  bool spend(std::size_t steps) {
+    left_ -= static_cast<std::int64_t>(steps);
+    return left_ >= 0;
+  }
+
+ private:
+  std::int64_t left_ = 1 << 19;
+};
+
 /// A deterministic automaton over bytes, or over code points of Unicode. From each of its states a
 /// text can end. Immutable; threads: any.
 class Automaton {
@@ -19,8 +33,8 @@ class Automaton {
   using State = std::int32_t;
   using Symbol = std::uint32_t;
   static constexpr State kStart = 0, kNone = -1;
-  /// What builds an automaton gives up above these numbers.
-  static constexpr std::size_t kMaxStates = 1 << 16, kMaxEdges = 1 << 20;
+  /// An automaton that would have more states is not built.
+  static constexpr std::size_t kMaxStates = 1 << 16;
 
   /// The symbols from `first` to `last`, both included, lead to `to`.
   struct Edge {
@@ -44,7 +58,6 @@ class Automaton {
     return std::span(edges_).subspan(begins_[at(state)],
                                      begins_[at(state) + 1] - begins_[at(state)]);
   }
-  std::size_t num_edges() const { return edges_.size(); }
   /// Returns the state after the symbol; kNone: no text goes on with it.
   State next(State state, Symbol symbol) const;
 
@@ -57,12 +70,14 @@ class Automaton {
 /// Appends an edge to ascending ones, as a part of the last one where they touch and agree.
 void append_edge(std::vector<Automaton::Edge>& edges, const Automaton::Edge& edge);
 
-/// Returns the texts of both; nothing: they take more than kMaxStates states.
-std::optional<Automaton> texts_of_both(const Automaton& a, const Automaton& b);
+/// Returns the texts of both; nothing: it has too many states, or the budget is spent.
+std::optional<Automaton> texts_of_both(const Automaton& a, const Automaton& b,
+                                       AutomatonBudget& budget);
 
 /// Returns the texts of at least `min` and at most `max` symbols (Grammar::kUnbounded: any number);
-/// nothing: they take more than kMaxStates states.
-std::optional<Automaton> texts_of_length(const Automaton& a, std::int32_t min, std::int32_t max);
+/// nothing: it has too many states, or the budget is spent.
+std::optional<Automaton> texts_of_length(const Automaton& a, std::int32_t min, std::int32_t max,
+                                         AutomatonBudget& budget);
 
 /// Returns all texts of code points but those of `a`. Surrogates are no code points.
 Automaton other_texts(const Automaton& a);

@@ -76,6 +76,9 @@ class GrammarBuilder {
   Part forward();
   void define(Part forward, Part meaning);
 
+  /// What may still be spent on automata of this grammar.
+  AutomatonBudget& budget() { return budget_; }
+
   /// Copies a finished grammar and returns the part of its texts.
   Part include(const Grammar& grammar);
 
@@ -93,6 +96,7 @@ class GrammarBuilder {
   Part endings(std::span<const std::string> texts, std::size_t from, int levels);
   std::vector<Grammar::Node> nodes_;
   std::size_t num_states_ = 0;
+  AutomatonBudget budget_;
 };
 
 }  // namespace quire

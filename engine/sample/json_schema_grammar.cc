@@ -15,6 +15,7 @@
 
 #include "base/json_parse.h"
 #include "engine/sample/json_grammar_parts.h"
+#include "engine/sample/json_number_automaton.h"
 #include "engine/sample/json_value_parts.h"
 #include "engine/sample/regex_grammar.h"
 
@@ -49,7 +50,8 @@ constexpr std::array kTyped = {Keyword{"properties", kObject},
                                Keyword{"minimum", kNumber},
                                Keyword{"maximum", kNumber},
                                Keyword{"exclusiveMinimum", kNumber},
-                               Keyword{"exclusiveMaximum", kNumber}};
+                               Keyword{"exclusiveMaximum", kNumber},
+                               Keyword{"multipleOf", kNumber}};
 constexpr std::array<std::string_view, 13> kIgnored = {
     "title",         "description", "default", "examples", "deprecated", "readOnly",   "writeOnly",
     "discriminator", "$schema",     "$id",     "$comment", "$defs",      "definitions"};
@@ -345,43 +347,58 @@ class Compiler {
     return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
   }
 
+  static Decimal decimal(const json::value& number) {
+    if (number.is_int64()) return Decimal(number.get_int64());
+    return number.is_uint64() ? Decimal(number.get_uint64()) : Decimal(number.get_double());
+  }
+
   Result<Part> number(bool whole, const json::object& s, const std::string& path) {
-    JsonRange range;
-    const auto read = [&](std::string_view name, std::optional<std::int64_t>& to, bool& excluded,
-                          bool exclusive, bool from_above) -> Status {
+    JsonNumbers numbers;
+    numbers.whole = whole;
+    std::string last;  // the keyword to name where they leave no number
+    const auto read = [&](std::string_view name, const auto& take) -> Status {
       const auto* v = s.if_contains(json::string_view(name.data(), name.size()));
       if (!v) return {};
-      if (!v->is_number()) return Status::invalid(joined(path, name), "must be a number");
-      const double d = v->to_number<double>();
-      if (!whole && d != std::floor(d))
-        return unsupported(joined(path, name), "bounds of numbers must be whole");
-      if (!(std::abs(d) < (whole ? 1e15 : 1e9)))
-        return unsupported(joined(path, name), whole ? "bounds must be below 10^15"
-                                                     : "bounds of numbers must be below 10^9");
-      // A fractional bound of an integer is moved to the next whole number inside.
-      const bool inside = d != std::floor(d);
-      const auto bound = static_cast<std::int64_t>(from_above ? std::floor(d) : std::ceil(d));
-      const bool leaves_out = exclusive && !inside;
-      const bool tighter = !to || (from_above ? bound < *to : bound > *to) ||
-                           (bound == *to && leaves_out);
-      if (!tighter) return {};
-      to = bound;
-      excluded = leaves_out;
-      return {};
+      last = joined(path, name);
+      if (!v->is_number()) return Status::invalid(last, "must be a number");
+      return take(decimal(*v));
     };
-    QUIRE_RETURN_IF_ERROR(read("minimum", range.min, range.above_min, false, false));
-    QUIRE_RETURN_IF_ERROR(read("exclusiveMinimum", range.min, range.above_min, true, false));
-    QUIRE_RETURN_IF_ERROR(read("maximum", range.max, range.below_max, false, true));
-    QUIRE_RETURN_IF_ERROR(read("exclusiveMaximum", range.max, range.below_max, true, true));
-    if (!range.min && !range.max) return whole ? json_.integer() : json_.number();
-    const auto part = whole ? json_integer_between(builder_, range)
-                            : json_number_between(builder_, range);
-    if (!part)
-      return Status::invalid(joined(path, s.contains("maximum")            ? "maximum"
-                                          : s.contains("exclusiveMaximum") ? "exclusiveMaximum"
-                                                                           : "minimum"),
-                             "leaves no number");
-    return *part;
+    const auto from_below = [&](bool exclusive) {
+      return [&numbers, exclusive](const Decimal& bound) -> Status {
+        if (numbers.min && bound < *numbers.min) return {};
+        numbers.above_min = exclusive || (numbers.min == bound && numbers.above_min);
+        numbers.min = bound;
+        return {};
+      };
+    };
+    const auto from_above = [&](bool exclusive) {
+      return [&numbers, exclusive](const Decimal& bound) -> Status {
+        if (numbers.max && bound > *numbers.max) return {};
+        numbers.below_max = exclusive || (numbers.max == bound && numbers.below_max);
+        numbers.max = bound;
+        return {};
+      };
+    };
+    QUIRE_RETURN_IF_ERROR(read("minimum", from_below(false)));
+    QUIRE_RETURN_IF_ERROR(read("exclusiveMinimum", from_below(true)));
+    QUIRE_RETURN_IF_ERROR(read("exclusiveMaximum", from_above(true)));
+    QUIRE_RETURN_IF_ERROR(read("maximum", from_above(false)));
+    QUIRE_RETURN_IF_ERROR(read("multipleOf", [&](const Decimal& divisor) -> Status {
+      if (divisor.zero() || divisor.negative()) return Status::invalid(last, "must be above zero");
+      numbers.multiple_of = divisor;
+      return {};
+    }));
+    if (last.empty()) return whole ? json_.integer() : json_.number();
+    auto automaton = json_number_automaton(numbers, builder_.budget());
+    if (!automaton)
+      return unsupported(last,
+                         "takes too many states; use closer bounds, or a multipleOf of fewer "
+                         "digits, and fewer of both");
+    if (automaton->empty())
+      return Status::invalid(
+          last, "leaves no number of at most " +
+                    std::to_string(whole ? kMostIntegerDigits : kMostNumberDigits) + " digits");
+    return builder_.automaton(std::move(*automaton));
   }
 
   Result<Part> array(const json::object& s, const std::string& path) {

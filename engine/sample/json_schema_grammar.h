@@ -10,8 +10,8 @@
 /// - Arrays: `items`, `prefixItems`, `minItems`, `maxItems`.
 /// - Strings: `minLength` and `maxLength`, counted in characters; or `format` (kJsonFormats), or
 ///   `pattern` (regex_grammar.h), each without the others.
-/// - Integers and numbers: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, which must
-///   be whole for numbers.
+/// - Integers and numbers: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, and
+///   `multipleOf`, which divides decimal numbers exactly.
 /// - `anyOf`; `oneOf`, which is treated as `anyOf`; `allOf` of one schema; `$ref` to "#" and
 ///   "#/..." inside the schema, also recursive; `$defs`, `definitions`.
 /// - These annotations, which are ignored: title, description, default, examples, deprecated,
@@ -22,7 +22,7 @@
 ///
 /// The texts have this form: no white space except at most one space after ',' and ':'. Integers
 /// have at most 18 digits. Numbers have at most 17 digits after the point and two in the exponent;
-/// numbers with bounds have at most 6 and no exponent. Strings are UTF-8, and an escaped surrogate
+/// numbers with bounds or a divisor have the form of json_number_automaton.h. Strings are UTF-8, and an escaped surrogate
 /// never stands alone. Names may repeat in an object that lists no properties.
 #pragma once
 

@@ -1,6 +1,5 @@
 #include "engine/sample/json_value_parts.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,84 +11,6 @@ namespace quire {
 namespace {
 
 using Part = Grammar::Part;
-
-constexpr std::int64_t kLargest = 999'999'999'999'999'999;  // 18 digits
-// With 9 digits before the point and 6 after it, a double still distinguishes the bounds.
-constexpr std::int32_t kFractionDigits = 6;
-
-class Numbers {
- public:
-  explicit Numbers(GrammarBuilder& builder) : b_(builder) {}
-
-  /// Builds the integers from `low` to `high`, 0 <= low <= high, as JSON writes them.
-  Part whole(std::int64_t low, std::int64_t high) {
-    std::vector<Part> parts;
-    std::int64_t first = 0, last = 9;  // of the numbers with this many digits
-    while (first <= high) {
-      const std::int64_t from = std::max(low, first), to = std::min(high, last);
-      if (from <= to) parts.push_back(same_length(std::to_string(from), std::to_string(to)));
-      first = last + 1;
-      last = last > kLargest / 10 ? kLargest : last * 10 + 9;
-      if (first > kLargest) break;
-    }
-    return b_.choice(std::move(parts));
-  }
-
-  /// Builds the numbers from `low` to `high`, 0 <= low <= high; flags say which bounds are
-  /// excluded.
-  std::optional<Part> decimal(std::int64_t low, bool above_low, std::int64_t high,
-                              bool below_high) {
-    std::vector<Part> parts;
-    const Part some = b_.sequence({b_.literal("."), b_.repeat(digit(), 1, kFractionDigits)});
-    const std::int64_t inner = low + (above_low ? 1 : 0);
-    if (low < high && above_low) parts.push_back(b_.sequence({whole(low, low), not_zero()}));
-    if (inner <= high - 1)
-      parts.push_back(b_.sequence({whole(inner, high - 1), b_.optional(some)}));
-    if (!below_high && (low < high || !above_low)) {
-      const Part zeros = b_.sequence(
-          {b_.literal("."), b_.repeat(b_.literal("0"), 1, kFractionDigits)});
-      parts.push_back(b_.sequence({whole(high, high), b_.optional(zeros)}));
-    }
-    if (parts.empty()) return std::nullopt;
-    return b_.choice(std::move(parts));
-  }
-
-  Part negative(Part part) { return b_.sequence({b_.literal("-"), part}); }
-
- private:
-  Part digit() { return b_.range('0', '9'); }
-
-  /// Builds a fraction greater than zero.
-  Part not_zero() {
-    return b_.sequence({b_.literal("."), b_.repeat(b_.literal("0"), 0, kFractionDigits / 2),
-                        b_.range('1', '9'), b_.repeat(digit(), 0, kFractionDigits / 2 - 1)});
-  }
-
-  /// Builds the digit texts between two texts of the same length.
-  Part same_length(const std::string& low, const std::string& high) {
-    if (low.empty()) return b_.sequence({});
-    const auto rest = static_cast<std::int32_t>(low.size()) - 1;
-    const std::string low_rest = low.substr(1), high_rest = high.substr(1);
-    if (low[0] == high[0])
-      return b_.sequence({b_.literal(low.substr(0, 1)), same_length(low_rest, high_rest)});
-    const std::string zeros(low_rest.size(), '0'), nines(low_rest.size(), '9');
-    std::vector<Part> parts;
-    char from = low[0], to = high[0];
-    if (low_rest != zeros)
-      parts.push_back(
-          b_.sequence({b_.literal(std::string(1, from++)), same_length(low_rest, nines)}));
-    if (high_rest != nines)
-      parts.push_back(
-          b_.sequence({b_.literal(std::string(1, to--)), same_length(zeros, high_rest)}));
-    if (from <= to)
-      parts.push_back(
-          b_.sequence({b_.range(static_cast<unsigned char>(from), static_cast<unsigned char>(to)),
-                       b_.repeat(digit(), rest, rest)}));
-    return b_.choice(std::move(parts));
-  }
-
-  GrammarBuilder& b_;
-};
 
 /// Builds parts of dates and times.
 class Formats {
@@ -163,39 +84,6 @@ std::string expression_of(std::string_view format) {
 }
 
 }  // namespace
-
-std::optional<Part> json_integer_between(GrammarBuilder& builder, const JsonRange& range) {
-  const std::int64_t low = range.min ? *range.min + (range.above_min ? 1 : 0) : -kLargest;
-  const std::int64_t high = range.max ? *range.max - (range.below_max ? 1 : 0) : kLargest;
-  if (low > high) return std::nullopt;
-  Numbers numbers(builder);
-  std::vector<Part> parts;
-  if (high >= 0) parts.push_back(numbers.whole(std::max<std::int64_t>(low, 0), high));
-  if (low < 0)
-    parts.push_back(numbers.negative(numbers.whole(std::max<std::int64_t>(-high, 1), -low)));
-  return builder.choice(std::move(parts));
-}
-
-std::optional<Part> json_number_between(GrammarBuilder& builder, const JsonRange& range) {
-  const std::int64_t low = range.min.value_or(-kLargest), high = range.max.value_or(kLargest);
-  if (low > high) return std::nullopt;
-  Numbers numbers(builder);
-  std::vector<Part> parts;
-  const auto add = [&](std::optional<Part> part) {
-    if (part) parts.push_back(*part);
-  };
-  if (high >= 0)
-    add(low >= 0 ? numbers.decimal(low, range.above_min, high, range.below_max)
-                 : numbers.decimal(0, false, high, range.below_max));
-  if (low < 0) {
-    // Negative ranges are mirrored; 0 is written without a sign.
-    const auto mirrored = high < 0 ? numbers.decimal(-high, range.below_max, -low, range.above_min)
-                                   : numbers.decimal(0, true, -low, range.above_min);
-    if (mirrored) add(numbers.negative(*mirrored));
-  }
-  if (parts.empty()) return std::nullopt;
-  return builder.choice(std::move(parts));
-}
 
 std::optional<Part> json_format(GrammarBuilder& builder, std::string_view name) {
   Formats formats(builder);

@@ -40,8 +40,9 @@ std::vector<std::string> texts() {
 
 TEST(Automaton, CombinationsHaveTheTextsTheyShould) {
   const Automaton a = even(), b = ends_with_b();
-  const auto both = texts_of_both(a, b), some = texts_of_length(a, 2, 4);
-  const auto long_ones = texts_of_length(b, 3, Grammar::kUnbounded);
+  AutomatonBudget budget;
+  const auto both = texts_of_both(a, b, budget), some = texts_of_length(a, 2, 4, budget);
+  const auto long_ones = texts_of_length(b, 3, Grammar::kUnbounded, budget);
   const Automaton others = other_texts(a), again = other_texts(others);
   ASSERT_TRUE(both && some && long_ones);
   for (const std::string& text : texts()) {
@@ -62,22 +63,29 @@ TEST(Automaton, StatesWithoutAnEndAreLeftOut) {
   EXPECT_EQ(a.next(Automaton::kStart, 'a'), Automaton::kNone);
   EXPECT_TRUE(takes(a, "b"));
   EXPECT_TRUE(Automaton({{{{'a', 'a', 0}}}}).empty());
-  EXPECT_TRUE(texts_of_both(a, Automaton({}))->empty());
-  EXPECT_TRUE(texts_of_length(a, 2, 5)->empty());
+  AutomatonBudget budget;
+  EXPECT_TRUE(texts_of_both(a, Automaton({}), budget)->empty());
+  EXPECT_TRUE(texts_of_length(a, 2, 5, budget)->empty());
 }
 
 TEST(Automaton, LengthsAreThoseOfTheShortestAndTheLongestText) {
+  AutomatonBudget budget;
   EXPECT_EQ(lengths_of(even()), std::pair(0, Grammar::kUnbounded));
   EXPECT_EQ(lengths_of(ends_with_b()), std::pair(1, Grammar::kUnbounded));
-  EXPECT_EQ(lengths_of(*texts_of_length(even(), 2, 7)), std::pair(2, 7));
-  EXPECT_EQ(lengths_of(*texts_of_length(ends_with_b(), 0, 0)), std::pair(0, 0));
+  EXPECT_EQ(lengths_of(*texts_of_length(even(), 2, 7, budget)), std::pair(2, 7));
+  EXPECT_EQ(lengths_of(*texts_of_length(ends_with_b(), 0, 0, budget)), std::pair(0, 0));
   const Automaton skips({{{{'a', 'a', 1}, {'b', 'b', 2}}}, {{{'a', 'a', 2}}}, {{}, true}});
   EXPECT_EQ(lengths_of(skips), std::pair(1, 2));
 }
 
-TEST(Automaton, TooManyStatesAreNotBuilt) {
-  EXPECT_FALSE(texts_of_length(even(), 0, 1 << 20));
-  EXPECT_TRUE(texts_of_length(even(), 0, 1 << 10));
+TEST(Automaton, AllThatIsBuiltSharesOneBudget) {
+  AutomatonBudget budget;
+  int built = 0;
+  while (built < 1000 && texts_of_length(even(), 0, 1 << 10, budget)) ++built;
+  EXPECT_GT(built, 10);
+  EXPECT_LT(built, 1000);
+  AutomatonBudget fresh;
+  EXPECT_FALSE(texts_of_length(even(), 0, 1 << 20, fresh));
 }
 
 TEST(Automaton, AGrammarFollowsIt) {

@@ -169,6 +169,29 @@ TEST_F(JsonSchemaGrammarTest, NumbersBetweenBoundsStayThere) {
   EXPECT_FALSE(takes(R"({"type":"number","maximum":-5})", "-4.9"));
   EXPECT_TRUE(takes(R"({"type":"number","exclusiveMinimum":5})", "5.001"));
   EXPECT_FALSE(takes(R"({"type":"number","exclusiveMinimum":5})", "5.0"));
+  const std::string part = R"({"type":"number","minimum":0.5,"exclusiveMaximum":1})";
+  for (const char* yes : {"0.5", "0.50", "0.999999", "0.75"}) EXPECT_TRUE(takes(part, yes)) << yes;
+  for (const char* no : {"0", "1", "1.0", "0.49", "0.4999999", "5e-1", "-0.5"})
+    EXPECT_FALSE(takes(part, no)) << no;
+  EXPECT_TRUE(takes(R"({"type":"number","exclusiveMinimum":-0.25,"maximum":1.5e3})", "1500.0"));
+  EXPECT_FALSE(takes(R"({"type":"number","exclusiveMinimum":-0.25,"maximum":1.5e3})", "-0.25"));
+  EXPECT_TRUE(takes(R"({"minimum":0.5,"exclusiveMinimum":0.25})", "0.5"));
+  EXPECT_FALSE(takes(R"({"minimum":0.5,"exclusiveMinimum":0.5})", "0.5"));
+}
+
+TEST_F(JsonSchemaGrammarTest, NumbersAreMultiplesInDecimal) {
+  const std::string fives = R"({"type":"integer","minimum":-10,"maximum":1000,"multipleOf":5})",
+                    cents = R"({"type":"number","minimum":0,"multipleOf":0.01})",
+                    both = R"({"type":["integer","null"],"multipleOf":2.5})";
+  for (const char* yes : {"0", "5", "-10", "1000", "995"}) EXPECT_TRUE(takes(fives, yes)) << yes;
+  for (const char* no : {"1", "-15", "1005", "5.0", "05", "-0", "5e1"})
+    EXPECT_FALSE(takes(fives, no)) << no;
+  for (const char* yes : {"0", "0.07", "19.9", "19.90", "1234567.29"})
+    EXPECT_TRUE(takes(cents, yes)) << yes;
+  for (const char* no : {"0.075", "0.001", "-1", "1e-2"}) EXPECT_FALSE(takes(cents, no)) << no;
+  for (const char* yes : {"0", "5", "-15", "null"}) EXPECT_TRUE(takes(both, yes)) << yes;
+  EXPECT_FALSE(takes(both, "2")) << "an integer multiple of 2.5 is one of 5";
+  EXPECT_TRUE(takes(R"({"multipleOf":3})", "-9.0")) << "without a type it is a number";
 }
 
 TEST_F(JsonSchemaGrammarTest, FormatsAreDatesTimesAndUuids) {
@@ -239,11 +262,15 @@ TEST_F(JsonSchemaGrammarTest, WhatTheSubsetLacksIsRefusedWithItsPlace) {
       {R"({"type":"string","pattern":"a","minLength":1})", Code::kUnimplemented, "pattern"},
       {R"({"type":"string","format":"regex"})", Code::kUnimplemented, "format"},
       {R"({"type":"string","format":"date","maxLength":3})", Code::kUnimplemented, "format"},
-      {R"({"type":"object","properties":{"age":{"type":"integer","multipleOf":2}}})",
+      {R"({"type":"object","properties":{"age":{"type":"integer","multipleOf":999983}}})",
        Code::kUnimplemented, "properties.age.multipleOf"},
-      {R"({"type":"number","minimum":0.5})", Code::kUnimplemented, "minimum"},
-      {R"({"type":"number","maximum":1e9})", Code::kUnimplemented, "maximum"},
-      {R"({"type":"integer","maximum":1e15})", Code::kUnimplemented, "maximum"},
+      {R"({"type":"number","multipleOf":0})", Code::kInvalidArgument, "multipleOf"},
+      {R"({"type":"number","multipleOf":-1})", Code::kInvalidArgument, "multipleOf"},
+      {R"({"type":"number","multipleOf":"2"})", Code::kInvalidArgument, "multipleOf"},
+      {R"({"type":"number","minimum":1,"maximum":2,"multipleOf":5})", Code::kInvalidArgument,
+       "multipleOf"},
+      {R"({"type":"number","minimum":1e15})", Code::kInvalidArgument, "minimum"},
+      {R"({"type":"integer","minimum":1e18})", Code::kInvalidArgument, "minimum"},
       {R"({"type":"integer","minimum":"0"})", Code::kInvalidArgument, "minimum"},
       {R"({"type":"integer","minimum":3,"maximum":2})", Code::kInvalidArgument, "maximum"},
       {R"({"type":"integer","minimum":0.2,"exclusiveMaximum":1})", Code::kInvalidArgument,
@@ -261,8 +288,8 @@ TEST_F(JsonSchemaGrammarTest, WhatTheSubsetLacksIsRefusedWithItsPlace) {
       {R"({"anyOf":[{"type":"string"},{"not":{}}]})", Code::kUnimplemented, "anyOf[1].not"},
       {R"({"type":"object","anyOf":[{}]})", Code::kUnimplemented, "type"},
       {R"({"$ref":"https://example.org/schema"})", Code::kUnimplemented, "$ref"},
-      {R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"number","multipleOf":2}}})",
-       Code::kUnimplemented, "$defs.a.multipleOf"},
+      {R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"array","contains":{}}}})", Code::kUnimplemented,
+       "$defs.a.contains"},
       {R"({"type":"object","properties":{"a":{}},"additionalProperties":{"type":"string"}})",
        Code::kUnimplemented, "additionalProperties"},
       {R"({"minLength":1,"minItems":1})", Code::kUnimplemented, "type"},
@@ -336,10 +363,10 @@ class SchemaMaker {
         return {{"type", "integer"}, {"minimum", min}, {"maximum", min + below(300)}};
       }
       case 7: {
-        const int min = below(8) - 4;
+        const double min = (below(800) - 400) * (below(2) == 0 ? 1 : 0.01);
         return {{"type", "number"},
                 {below(2) == 0 ? "minimum" : "exclusiveMinimum", min},
-                {below(2) == 0 ? "maximum" : "exclusiveMaximum", min + 1 + below(9)}};
+                {below(2) == 0 ? "maximum" : "exclusiveMaximum", min + 1 + below(9) * 0.125}};
       }
       case 8:
         return {{"anyOf", json::array{one(depth - 1), one(depth - 1)}}};

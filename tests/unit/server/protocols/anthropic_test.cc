@@ -106,8 +106,8 @@ TEST_F(ProtocolsTest, AnthropicHoldsAnswersToASchema) {
                                             "output_config.effort"),
         {R"(,"output_config":{"format":{"type":"text"}})", "output_config.format.type"},
         {R"(,"output_config":{"format":{"type":"json_schema"}})", "output_config.format.schema"},
-        {R"(,"output_config":{"format":{"type":"json_schema","schema":{"multipleOf":2}}})",
-         "output_config.format.schema.multipleOf"},
+        {R"(,"output_config":{"format":{"type":"json_schema","schema":{"contains":{}}}})",
+         "output_config.format.schema.contains"},
         {R"(,"stop_sequences":["x"],"output_config":{"format":)" + form + "}", "stop_sequences"}}) {
     const auto r = post("/v1/messages", anthropic(given));
     EXPECT_EQ(r.status, 400) << given;
