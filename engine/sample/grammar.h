@@ -6,7 +6,6 @@
 
 #include <bitset>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,7 +13,7 @@
 
 #include "base/index.h"
 #include "base/status.h"
-#include "engine/sample/automaton.h"
+#include "engine/sample/automata/automaton.h"
 
 namespace quire {
 
@@ -24,7 +23,7 @@ using ByteSet = std::bitset<256>;
 class Grammar {
  public:
   using Part = std::int32_t;  ///< index of a part
-  static constexpr std::int32_t kUnbounded = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::int32_t kUnbounded = Automaton::kUnbounded;
 
   enum class Kind : std::uint8_t {
     kBytes,     ///< one byte of `bytes`

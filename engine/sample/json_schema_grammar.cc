@@ -11,13 +11,13 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/json_parse.h"
+#include "engine/sample/automata/json_number_automaton.h"
 #include "engine/sample/json_grammar_parts.h"
-#include "engine/sample/json_number_automaton.h"
-#include "engine/sample/json_value_parts.h"
-#include "engine/sample/regex_grammar.h"
+#include "engine/sample/json_string_part.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -315,36 +315,20 @@ class Compiler {
   }
 
   Result<Part> string(const json::object& s, const std::string& path) {
+    JsonStrings strings;
     QUIRE_ASSIGN_OR_RETURN(const auto count, counts(s, path, "minLength", "maxLength"));
-    const auto* format = s.if_contains("format");
-    if (const auto* pattern = s.if_contains("pattern")) return matching(*pattern, s, path);
-    if (!format) return json_.string(count.first, count.second);
-    if (!format->is_string()) return Status::invalid(joined(path, "format"), "must be a string");
-    const std::string name(format->as_string());
-    const auto part = json_format(builder_, name);
-    if (!part)
-      return unsupported(joined(path, "format"),
-                         "format " + name.substr(0, 64) +
-                             " is not supported; these are: " + std::string(kJsonFormats));
-    if (s.contains("minLength") || s.contains("maxLength"))
-      return unsupported(joined(path, "format"),
-                         "format beside minLength and maxLength is not supported");
-    return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
-  }
-
-  /// Builds the strings in which an expression matches.
-  Result<Part> matching(const json::value& pattern, const json::object& s,
-                        const std::string& path) {
-    const std::string place = joined(path, "pattern");
-    if (!pattern.is_string()) return Status::invalid(place, "must be a string");
-    for (const char* other : {"minLength", "maxLength", "format"}) {
-      if (s.contains(other))
-        return unsupported(place, std::string("pattern beside ") + other + " is not supported");
+    std::tie(strings.min, strings.max) = count;
+    for (const auto& [name, to] :
+         {std::pair{"format", &strings.format}, std::pair{"pattern", &strings.pattern}}) {
+      const auto* v = s.if_contains(name);
+      if (!v) continue;
+      if (!v->is_string()) return Status::invalid(joined(path, name), "must be a string");
+      *to = std::string(v->get_string());
     }
-    const auto part = regex_part(builder_, std::string_view(pattern.get_string()),
-                                 {.json_string = true, .anywhere = true});
-    if (!part.ok()) return part.status().with_field(place);
-    return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
+    if (!strings.format && !strings.pattern) return json_.string(count.first, count.second);
+    auto part = json_string_part(builder_, strings);
+    if (!part.ok()) return part.status().with_field(joined(path, part.status().field()));
+    return part;
   }
 
   static Decimal decimal(const json::value& number) {

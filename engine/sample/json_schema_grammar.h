@@ -8,8 +8,8 @@
 ///   `properties`. Other members are written only if the object lists no properties; they are then
 ///   any members, or those of the schema `additionalProperties`.
 /// - Arrays: `items`, `prefixItems`, `minItems`, `maxItems`.
-/// - Strings: `minLength` and `maxLength`, counted in characters; or `format` (kJsonFormats), or
-///   `pattern` (regex_grammar.h), each without the others.
+/// - Strings: `minLength` and `maxLength`, counted in characters, `format` (json_formats.h) and
+///   `pattern` (regex_grammar.h).
 /// - Integers and numbers: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, and
 ///   `multipleOf`, which divides decimal numbers exactly.
 /// - `anyOf`; `oneOf`, which is treated as `anyOf`; `allOf` of one schema; `$ref` to "#" and
@@ -22,8 +22,9 @@
 ///
 /// The texts have this form: no white space except at most one space after ',' and ':'. Integers
 /// have at most 18 digits. Numbers have at most 17 digits after the point and two in the exponent;
-/// numbers with bounds or a divisor have the form of json_number_automaton.h. Strings are UTF-8, and an escaped surrogate
-/// never stands alone. Names may repeat in an object that lists no properties.
+/// numbers with bounds or a divisor have the form of json_number_automaton.h. Strings are UTF-8,
+/// and an escaped surrogate never stands alone. Names may repeat in an object that lists no
+/// properties.
 #pragma once
 
 #include <memory>

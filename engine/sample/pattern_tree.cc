@@ -1,8 +1,6 @@
 #include "engine/sample/pattern_tree.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/utf8.h"
 
@@ -20,20 +18,6 @@ Status too_large() { return Status::invalid("", "the expression is too large"); 
 Status too_deep() {
   return Status::invalid(
       "", "the expression nests deeper than " + std::to_string(kMaxDepth) + " levels");
-}
-
-/// Returns whether a JSON string holds the character as an escape.
-bool needs_escape(std::uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
-
-std::string escape(std::uint32_t c) {
-  constexpr std::string_view kShort = "\b\t\n\f\r", kLetters = "btnfr";
-  const char byte = static_cast<char>(c);
-  const std::size_t at = kShort.find(byte);
-  if (c == '"' || c == '\\') return std::string("\\") + byte;
-  if (at != std::string_view::npos && c != 0) return std::string("\\") + kLetters[at];
-  char text[8];
-  std::snprintf(text, sizeof text, "\\u%04x", c);
-  return text;
 }
 
 }  // namespace
@@ -76,54 +60,7 @@ CodePoints CodePoints::inverted() const {
   return out;
 }
 
-namespace {
-
-/// A piece of a range of code points: which bytes its characters have at each place.
-using Utf8Piece = std::vector<std::pair<unsigned char, unsigned char>>;
-
-/// Adds the UTF-8 of a range above ASCII, cut so that all bytes of a piece vary independently.
-void add_utf8(std::uint32_t first, std::uint32_t last, std::vector<Utf8Piece>& out) {
-  for (const std::uint32_t limit : {0x7ffu, 0xffffu}) {
-    if (first <= limit && last > limit) {
-      add_utf8(first, limit, out);
-      return add_utf8(limit + 1, last, out);
-    }
-  }
-  if (first < 0xd800 && last >= 0xd800) add_utf8(first, 0xd7ff, out);
-  if (first <= 0xdfff && last > 0xdfff) add_utf8(0xe000, last, out);
-  if (first <= 0xdfff && last >= 0xd800) return;
-  const int tails = first < 0x800 ? 1 : first < 0x10000 ? 2 : 3;
-  for (int i = tails; i > 0; --i) {
-    const std::uint32_t low = (1u << (6 * i)) - 1;
-    if ((first & ~low) == (last & ~low)) continue;
-    if ((first & low) != 0) {
-      add_utf8(first, first | low, out);
-      return add_utf8((first | low) + 1, last, out);
-    }
-    if ((last & low) != low) {
-      add_utf8(first, (last & ~low) - 1, out);
-      return add_utf8(last & ~low, last, out);
-    }
-  }
-  const auto spelled = [tails](std::uint32_t c) {
-    std::array<unsigned char, 4> bytes{};
-    constexpr std::array<std::uint32_t, 4> kLead = {0, 0xc0, 0xe0, 0xf0};
-    bytes[0] = static_cast<unsigned char>(kLead[static_cast<std::size_t>(tails)] |
-                                          c >> (6 * tails));
-    for (int i = 1; i <= tails; ++i)
-      bytes[static_cast<std::size_t>(i)] = static_cast<unsigned char>(
-          0x80 | (c >> (6 * (tails - i)) & 0x3f));
-    return bytes;
-  };
-  const auto from = spelled(first), to = spelled(last);
-  Utf8Piece& piece = out.emplace_back();
-  for (std::size_t i = 0; i <= static_cast<std::size_t>(tails); ++i)
-    piece.emplace_back(from[i], to[i]);
-}
-
-}  // namespace
-
-Part PatternParts::bytes_from(std::span<const Utf8Piece> pieces, std::size_t place) {
+Part PatternParts::bytes_from(std::span<const BytePiece> pieces, std::size_t place) {
   std::vector<Part> ways;
   ByteSet last;
   for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
@@ -145,11 +82,11 @@ Part PatternParts::character(const CodePoints& set) {
   if (known != sets_.end()) return known->second;
   std::vector<Part> parts;
   ByteSet ascii;
-  std::vector<Utf8Piece> pieces;
+  std::vector<BytePiece> pieces;
   for (const auto& [first, last] : set.ranges()) {
     for (std::uint32_t c = first; c <= std::min<std::uint32_t>(last, 0x7f); ++c) {
-      if (json_string_ && needs_escape(c))
-        parts.push_back(b_.literal(escape(c)));
+      if (json_string_ && needs_json_escape(c))
+        parts.push_back(b_.literal(json_escape(c)));
       else
         ascii.set(c);
     }
@@ -169,8 +106,8 @@ bool PatternParts::spell(const PatternNode& node, std::string& out) const {
   if (node.kind != Kind::kSet || node.set.ranges().size() != 1) return false;
   const auto [first, last] = node.set.ranges().front();
   if (first != last) return false;
-  if (json_string_ && needs_escape(first))
-    out += escape(first);
+  if (json_string_ && needs_json_escape(first))
+    out += json_escape(first);
   else
     tokenizer_internal::append_utf8(first, out);
   return true;

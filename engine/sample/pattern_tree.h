@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/sample/automata/character_bytes.h"
 #include "engine/sample/grammar.h"
 
 namespace quire {
@@ -79,8 +80,7 @@ class PatternParts {
   /// Returns the part of what follows the first `place` bytes of the pieces, in which they are
   /// alike: which bytes may stand at each place. They are ascending, so those that go on alike
   /// follow each other and share a part.
-  Part bytes_from(std::span<const std::vector<std::pair<unsigned char, unsigned char>>> pieces,
-                  std::size_t place);
+  Part bytes_from(std::span<const BytePiece> pieces, std::size_t place);
 
   GrammarBuilder& b_;
   const PatternRules& rules_;

@@ -4,7 +4,8 @@
 /// escaped punctuation), `.` (any character but line breaks), classes [...] with ranges and
 /// negation, groups (...), (?:...) and (?<name>...), `|`, and the quantifiers ? * + {n} {n,} {n,m},
 /// also lazy, which makes no difference here. ^ and $ stand at the ends of the expression or of an
-/// alternative of it. Refused: look-around, back references, \b, flags, \p{...}, possessive and
+/// alternative of it. Look-ahead, (?=...) and (?!...), stands at the beginning of the expression,
+/// or after its ^. Refused: other look-around, back references, \b, flags, \p{...}, possessive and
 /// nested quantifiers. Characters are Unicode code points.
 #pragma once
 

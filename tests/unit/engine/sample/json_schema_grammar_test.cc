@@ -259,9 +259,12 @@ TEST_F(JsonSchemaGrammarTest, RoomThatNoAnswerFitsIntoChangesNothing) {
 TEST_F(JsonSchemaGrammarTest, WhatTheSubsetLacksIsRefusedWithItsPlace) {
   const std::tuple<const char*, Code, const char*> cases[] = {
       {R"({"type":"string","pattern":"a\\b"})", Code::kUnimplemented, "pattern"},
-      {R"({"type":"string","pattern":"a","minLength":1})", Code::kUnimplemented, "pattern"},
+      {R"({"type":"object","properties":{"a":{"pattern":"^(a|b)*a(a|b){30}$","minLength":1}}})",
+       Code::kUnimplemented, "properties.a.pattern"},
       {R"({"type":"string","format":"regex"})", Code::kUnimplemented, "format"},
-      {R"({"type":"string","format":"date","maxLength":3})", Code::kUnimplemented, "format"},
+      {R"({"type":"string","format":"date","maxLength":3})", Code::kInvalidArgument, "maxLength"},
+      {R"({"type":"string","format":1})", Code::kInvalidArgument, "format"},
+      {R"({"type":"string","pattern":1})", Code::kInvalidArgument, "pattern"},
       {R"({"type":"object","properties":{"age":{"type":"integer","multipleOf":999983}}})",
        Code::kUnimplemented, "properties.age.multipleOf"},
       {R"({"type":"number","multipleOf":0})", Code::kInvalidArgument, "multipleOf"},

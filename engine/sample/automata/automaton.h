@@ -1,8 +1,9 @@
 /// This file defines deterministic automata: regular languages whose texts are followed state by
-/// state. Grammars hold them as parts (grammar.h) where parts in sequence cannot count or compare.
+/// state. Grammars have them as parts, where parts in sequence could not count or compare.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -33,6 +34,7 @@ class Automaton {
   using State = std::int32_t;
   using Symbol = std::uint32_t;
   static constexpr State kStart = 0, kNone = -1;
+  static constexpr std::int32_t kUnbounded = std::numeric_limits<std::int32_t>::max();
   /// An automaton that would have more states is not built.
   static constexpr std::size_t kMaxStates = 1 << 16;
 
@@ -74,15 +76,15 @@ void append_edge(std::vector<Automaton::Edge>& edges, const Automaton::Edge& edg
 std::optional<Automaton> texts_of_both(const Automaton& a, const Automaton& b,
                                        AutomatonBudget& budget);
 
-/// Returns the texts of at least `min` and at most `max` symbols (Grammar::kUnbounded: any number);
-/// nothing: it has too many states, or the budget is spent.
+/// Returns the texts of at least `min` and at most `max` symbols (Automaton::kUnbounded: any
+/// number); nothing: it has too many states, or the budget is spent.
 std::optional<Automaton> texts_of_length(const Automaton& a, std::int32_t min, std::int32_t max,
                                          AutomatonBudget& budget);
 
 /// Returns all texts of code points but those of `a`. Surrogates are no code points.
 Automaton other_texts(const Automaton& a);
 
-/// Returns the fewest and the most symbols of a text; Grammar::kUnbounded: there is no most.
+/// Returns the fewest and the most symbols of a text; Automaton::kUnbounded: there is no most.
 std::pair<std::int32_t, std::int32_t> lengths_of(const Automaton& a);
 
 }  // namespace quire

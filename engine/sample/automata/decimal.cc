@@ -1,4 +1,4 @@
-#include "engine/sample/decimal.h"
+#include "engine/sample/automata/decimal.h"
 
 #include <algorithm>
 #include <charconv>

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/sample/automaton.h"
-#include "engine/sample/decimal.h"
+#include "engine/sample/automata/automaton.h"
+#include "engine/sample/automata/decimal.h"
 
 namespace quire {
 

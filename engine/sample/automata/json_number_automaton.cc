@@ -1,4 +1,4 @@
-#include "engine/sample/json_number_automaton.h"
+#include "engine/sample/automata/json_number_automaton.h"
 
 #include <algorithm>
 #include <string>

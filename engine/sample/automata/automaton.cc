@@ -1,9 +1,7 @@
-#include "engine/sample/automaton.h"
+#include "engine/sample/automata/automaton.h"
 
 #include <algorithm>
 #include <map>
-
-#include "engine/sample/grammar.h"
 
 namespace quire {
 namespace {
@@ -133,7 +131,7 @@ std::optional<Automaton> texts_of_length(const Automaton& a, std::int32_t min, s
     node.accepting = a.accepting(state) && count >= min;
     if (count >= max) return;
     // Without a most, all counts from the least one on are equivalent.
-    const std::int32_t then = max == Grammar::kUnbounded ? std::min(count + 1, min) : count + 1;
+    const std::int32_t then = max == Automaton::kUnbounded ? std::min(count + 1, min) : count + 1;
     for (const Edge& edge : a.edges(state))
       append_edge(node.edges, {edge.first, edge.last, pairs.id({edge.to, then})});
   });
@@ -168,16 +166,16 @@ Automaton other_texts(const Automaton& a) {
 
 std::pair<std::int32_t, std::int32_t> lengths_of(const Automaton& a) {
   if (a.empty()) return {0, 0};
-  std::vector<std::int32_t> fewest(at(a.size()), Grammar::kUnbounded), most(at(a.size()), 0);
+  std::vector<std::int32_t> fewest(at(a.size()), Automaton::kUnbounded), most(at(a.size()), 0);
   std::vector<std::size_t> entries(at(a.size()), 0);
-  std::int32_t least = Grammar::kUnbounded, greatest = 0;
+  std::int32_t least = Automaton::kUnbounded, greatest = 0;
   std::vector<State> order{Automaton::kStart};
   fewest[0] = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (a.accepting(order[i])) least = std::min(least, fewest[at(order[i])]);
     for (const Edge& edge : a.edges(order[i])) {
       ++entries[at(edge.to)];
-      if (fewest[at(edge.to)] != Grammar::kUnbounded) continue;
+      if (fewest[at(edge.to)] != Automaton::kUnbounded) continue;
       fewest[at(edge.to)] = fewest[at(order[i])] + 1;
       order.push_back(edge.to);
     }
@@ -193,7 +191,7 @@ std::pair<std::int32_t, std::int32_t> lengths_of(const Automaton& a) {
       if (--entries[at(edge.to)] == 0) done.push_back(edge.to);
     }
   }
-  return {least, done.size() == order.size() ? greatest : Grammar::kUnbounded};
+  return {least, done.size() == order.size() ? greatest : Automaton::kUnbounded};
 }
 
 }  // namespace quire

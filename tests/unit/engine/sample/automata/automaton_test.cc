@@ -1,4 +1,4 @@
-#include "engine/sample/automaton.h"
+#include "engine/sample/automata/automaton.h"
 
 #include <gtest/gtest.h>
 
