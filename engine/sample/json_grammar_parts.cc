@@ -1,13 +1,18 @@
 #include "engine/sample/json_grammar_parts.h"
 
 #include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/json/string.hpp>
+#include <boost/json/value.hpp>
+#include <charconv>
 
 #include "base/index.h"
 
 namespace quire {
 
+namespace json = boost::json;
 using Part = Grammar::Part;
 
 Part JsonParts::make_character() {
@@ -125,18 +130,42 @@ Part JsonParts::map(Part value) {
 }
 
 Part JsonParts::object(const std::vector<Member>& members) {
-  // Builds from the last member to the first: the rest that may follow if no member has been
-  // written yet, and if one has.
-  Part first = b_.literal("}"), later = first;
+  // Builds from the last member to the first. `next`: this member or, where it may be missing, a
+  // later one. `rest`: what follows a member before this one. A comma stands before all that may
+  // follow it, so that a matcher does not follow one for each.
+  const Part close = b_.literal("}");
+  Part next = b_.choice({}), rest = close;
+  bool may_close = true;
   for (auto m = members.rbegin(); m != members.rend(); ++m) {
     const std::string name = boost::json::serialize(boost::json::string_view(m->name));
-    const Part member = b_.sequence({b_.literal(name), colon(), m->value});
-    const Part as_first = b_.sequence({member, later}),
-               as_later = b_.sequence({comma(), member, later});
-    first = m->required ? as_first : b_.choice({as_first, first});
-    later = m->required ? as_later : b_.choice({as_later, later});
+    const Part here = b_.sequence({b_.literal(name), colon(), m->value, rest});
+    next = m->required ? here : b_.choice({here, next});
+    may_close = may_close && !m->required;
+    const Part more = b_.sequence({comma(), next});
+    rest = may_close ? b_.choice({more, close}) : more;
   }
+  const Part first = may_close ? b_.choice({next, close}) : next;
   return b_.sequence({b_.literal("{"), first});
+}
+
+std::string json_spelling(const json::value& v) {
+  if (const auto* list = v.if_array()) {
+    std::string out = "[";
+    for (const auto& item : *list) out += (out.size() > 1 ? "," : "") + json_spelling(item);
+    return out + "]";
+  }
+  if (const auto* members = v.if_object()) {
+    std::string out = "{";
+    for (const auto& [name, item] : *members)
+      out += (out.size() > 1 ? "," : "") + json::serialize(json::string_view(name)) + ":" +
+             json_spelling(item);
+    return out + "}";
+  }
+  if (!v.is_double()) return json::serialize(v);
+  char text[32];
+  std::string out(text, std::to_chars(text, text + sizeof text, v.get_double()).ptr);
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";
+  return out;
 }
 
 }  // namespace quire

@@ -9,7 +9,14 @@
 
 #include "engine/sample/grammar.h"
 
+namespace boost::json {
+class value;
+}  // namespace boost::json
+
 namespace quire {
+
+/// Writes a value in the only spelling that an answer may have; numbers are as short as possible.
+std::string json_spelling(const boost::json::value& value);
 
 /// Builds each part once; the builder must outlive it.
 class JsonParts {

@@ -5,10 +5,9 @@
 #include <bit>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <boost/system/error_code.hpp>
-#include <charconv>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <string>
 #include <tuple>
@@ -16,8 +15,10 @@
 
 #include "base/json_parse.h"
 #include "engine/sample/automata/json_number_automaton.h"
+#include "engine/sample/first_ways.h"
 #include "engine/sample/json_grammar_parts.h"
 #include "engine/sample/json_string_part.h"
+#include "engine/sample/token_mask.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -60,27 +61,6 @@ std::string joined(const std::string& path, std::string_view member) {
   return path.empty() ? std::string(member) : path + "." + std::string(member);
 }
 
-/// Writes a value in the only spelling that an answer may have; numbers are as short as possible.
-std::string spelling(const json::value& v) {
-  if (const auto* list = v.if_array()) {
-    std::string out = "[";
-    for (const auto& item : *list) out += (out.size() > 1 ? "," : "") + spelling(item);
-    return out + "]";
-  }
-  if (const auto* members = v.if_object()) {
-    std::string out = "{";
-    for (const auto& [name, item] : *members)
-      out += (out.size() > 1 ? "," : "") + json::serialize(json::string_view(name)) + ":" +
-             spelling(item);
-    return out + "}";
-  }
-  if (!v.is_double()) return json::serialize(v);
-  char text[32];
-  std::string out(text, std::to_chars(text, text + sizeof text, v.get_double()).ptr);
-  if (out.find_first_of(".e") == std::string::npos) out += ".0";
-  return out;
-}
-
 class Compiler {
  public:
   explicit Compiler(const json::value& root) : root_(root), json_(builder_) {}
@@ -91,12 +71,28 @@ class Compiler {
     if (!grammar.ok())
       return Status::invalid("",
                              "no finite value fulfils the schema: it needs itself again and again");
+    QUIRE_RETURN_IF_ERROR(check_ways(**grammar));
     return grammar;
   }
 
  private:
   static Status unsupported(const std::string& path, const std::string& what) {
     return Status(Code::kUnimplemented, what, path);
+  }
+
+  /// Refuses a grammar of which a matcher would drop alternatives.
+  Status check_ways(const Grammar& grammar) const {
+    // Beside alternatives, an end may come or a space, or a number before them may go on.
+    constexpr std::int64_t kMost = kMostAlternatives + 8;
+    static_assert(kMost + 8 <= GrammarMatcher::kMaxWays);
+    const FirstWays ways(grammar);
+    const auto place = std::ranges::find_if(
+        alternatives_, [&](const auto& known) { return ways.of(known.first) > kMostAlternatives; });
+    if (place == alternatives_.end() && ways.most() <= kMost) return {};
+    return unsupported(place == alternatives_.end() ? "" : place->second,
+                       "more than " + std::to_string(kMostAlternatives) +
+                           " alternatives in one place, besides fixed values, are not supported; "
+                           "write fixed values as enum or const, or use fewer alternatives");
   }
 
   Result<Part> schema(const json::value& value, const std::string& path) {
@@ -137,7 +133,10 @@ class Compiler {
                          std::string(name) + " beside " + std::string(alone) + " is not supported");
     }
     if (alone == "$ref") return reference(s->at("$ref"), joined(path, "$ref"));
-    if (values) return one_of_values(*s, path);
+    if (values) {
+      QUIRE_ASSIGN_OR_RETURN(auto texts, texts_of_values(*s, path));
+      return builder_.one_of(std::move(texts));
+    }
     if (alone == "allOf") return only_one(s->at("allOf"), joined(path, "allOf"));
     return alternatives(s->at(alone), joined(path, alone));
   }
@@ -185,12 +184,32 @@ class Compiler {
     if (!list || list->empty())
       return Status::invalid(path, "must be a list of at least one schema");
     std::vector<Part> parts;
+    std::vector<std::string> texts;
     for (std::size_t i = 0; i < list->size(); ++i) {
-      QUIRE_ASSIGN_OR_RETURN(const Part part,
-                             schema((*list)[i], path + "[" + std::to_string(i) + "]"));
+      const std::string place = path + "[" + std::to_string(i) + "]";
+      if (is_values((*list)[i])) {
+        // Together, values share the parts of their beginnings.
+        QUIRE_ASSIGN_OR_RETURN(auto some, texts_of_values((*list)[i].get_object(), place));
+        std::ranges::move(some, std::back_inserter(texts));
+        continue;
+      }
+      QUIRE_ASSIGN_OR_RETURN(const Part part, schema((*list)[i], place));
       parts.push_back(part);
     }
-    return builder_.choice(std::move(parts));
+    if (!texts.empty()) parts.push_back(builder_.one_of(std::move(texts)));
+    const Part choice = builder_.choice(std::move(parts));
+    alternatives_.emplace_back(choice, path);
+    return choice;
+  }
+
+  /// Returns whether a schema has nothing but an enum or a const, besides the type and annotations.
+  static bool is_values(const json::value& value) {
+    const auto* s = value.if_object();
+    if (!s || s->contains("enum") == s->contains("const")) return false;
+    return std::ranges::all_of(*s, [](const auto& member) {
+      const std::string_view name(member.key().data(), member.key().size());
+      return name == "enum" || name == "const" || name == "type" || is_ignored(name);
+    });
   }
 
   /// Returns the names in `type`; empty if it is absent.
@@ -230,13 +249,13 @@ class Compiler {
            (type == "number" || !v.is_double() || v.get_double() == std::floor(v.get_double()));
   }
 
-  Result<Part> one_of_values(const json::object& s, const std::string& path) {
+  Result<std::vector<std::string>> texts_of_values(const json::object& s, const std::string& path) {
     QUIRE_ASSIGN_OR_RETURN(const auto names, types(s, path));
     std::vector<std::string> texts;
     const auto add = [&](const json::value& v) {
       if (names.empty() ||
           std::any_of(names.begin(), names.end(), [&](const auto& n) { return has_type(v, n); }))
-        texts.push_back(spelling(v));
+        texts.push_back(json_spelling(v));
     };
     if (const auto* fixed = s.if_contains("const")) {
       add(*fixed);
@@ -248,7 +267,7 @@ class Compiler {
     if (texts.empty())
       return Status::invalid(joined(path, s.contains("const") ? "const" : "enum"),
                              "allows no value");
-    return builder_.one_of(std::move(texts));
+    return texts;
   }
 
   Result<Part> typed(const json::object& s, const std::string& path) {
@@ -347,26 +366,20 @@ class Compiler {
       if (!v->is_number()) return Status::invalid(last, "must be a number");
       return take(decimal(*v));
     };
-    const auto from_below = [&](bool exclusive) {
-      return [&numbers, exclusive](const Decimal& bound) -> Status {
-        if (numbers.min && bound < *numbers.min) return {};
-        numbers.above_min = exclusive || (numbers.min == bound && numbers.above_min);
-        numbers.min = bound;
-        return {};
-      };
-    };
-    const auto from_above = [&](bool exclusive) {
-      return [&numbers, exclusive](const Decimal& bound) -> Status {
-        if (numbers.max && bound > *numbers.max) return {};
-        numbers.below_max = exclusive || (numbers.max == bound && numbers.below_max);
-        numbers.max = bound;
-        return {};
-      };
-    };
-    QUIRE_RETURN_IF_ERROR(read("minimum", from_below(false)));
-    QUIRE_RETURN_IF_ERROR(read("exclusiveMinimum", from_below(true)));
-    QUIRE_RETURN_IF_ERROR(read("exclusiveMaximum", from_above(true)));
-    QUIRE_RETURN_IF_ERROR(read("maximum", from_above(false)));
+    for (const bool exclusive : {false, true}) {
+      QUIRE_RETURN_IF_ERROR(
+          read(exclusive ? "exclusiveMinimum" : "minimum", [&](const auto& bound) {
+            numbers.from(bound, exclusive);
+            return Status();
+          }));
+    }
+    for (const bool exclusive : {true, false}) {
+      QUIRE_RETURN_IF_ERROR(
+          read(exclusive ? "exclusiveMaximum" : "maximum", [&](const auto& bound) {
+            numbers.to(bound, exclusive);
+            return Status();
+          }));
+    }
     QUIRE_RETURN_IF_ERROR(read("multipleOf", [&](const Decimal& divisor) -> Status {
       if (divisor.zero() || divisor.negative()) return Status::invalid(last, "must be above zero");
       numbers.multiple_of = divisor;
@@ -426,6 +439,7 @@ class Compiler {
     const auto* others = s.if_contains("additionalProperties");
     const bool closed = others && others->is_bool() && !others->get_bool();
     QUIRE_RETURN_IF_ERROR(require(s, path, closed, members));
+    QUIRE_RETURN_IF_ERROR(check_optional(members, path));
     const std::string others_path = joined(path, "additionalProperties");
     if (!members.empty()) {
       if (others && !others->is_bool())
@@ -464,10 +478,27 @@ class Compiler {
     return {};
   }
 
+  /// Refuses more members in a row that may be missing than a matcher follows: each of them may
+  /// come next, or what is behind them.
+  static Status check_optional(const std::vector<JsonParts::Member>& members,
+                               const std::string& path) {
+    std::int64_t in_a_row = 0;
+    for (const JsonParts::Member& member : members) {
+      in_a_row = member.required ? 0 : in_a_row + 1;
+      if (in_a_row > kMostAlternatives)
+        return unsupported(joined(path, "properties"),
+                           "more than " + std::to_string(kMostAlternatives) +
+                               " members in a row that are not required are not supported; "
+                               "require some of them");
+    }
+    return {};
+  }
+
   const json::value& root_;
   GrammarBuilder builder_;
   JsonParts json_;
   std::map<std::string, Part> references_;
+  std::vector<std::pair<Part, std::string>> alternatives_;  ///< of anyOf and oneOf, with their path
   int depth_ = 0;
 };
 

@@ -17,6 +17,9 @@
 /// - These annotations, which are ignored: title, description, default, examples, deprecated,
 ///   readOnly, writeOnly, discriminator, $schema, $id, $comment.
 ///
+/// In one place at most kMostAlternatives are taken besides any number of fixed values, and at most
+/// as many members in a row that are not required.
+///
 /// `$ref`, `anyOf`, `oneOf`, `allOf`, `enum` and `const` may be combined only with annotations,
 /// definitions and the `type` of an enum.
 ///
@@ -27,6 +30,7 @@
 /// properties.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -36,6 +40,7 @@
 namespace quire {
 
 inline constexpr int kFreeDepth = 16;
+inline constexpr std::int64_t kMostAlternatives = 240;
 inline constexpr std::size_t kMaxSchemaBytes = 64 << 10;
 
 /// Compiles `schema`, a JSON text; errors name the place in it (field, "properties.age.minimum").

@@ -74,7 +74,8 @@ class TokenTrie {
 /// states, their byte transitions and their token masks are computed once and cached. If a state
 /// would have more than kMaxWays ways, because the grammar is ambiguous or has that many
 /// alternatives that are no plain texts (GrammarBuilder::one_of), the others are dropped: the
-/// answer still belongs to the grammar, but not every text of it can be reached.
+/// answer still belongs to the grammar, but not every text of it can be reached. FirstWays tells
+/// grammars with that many alternatives.
 ///
 /// Threads: one at a time. Grammar and trie must outlive it.
 class GrammarMatcher {

@@ -270,6 +270,18 @@ class Builder {
 
 }  // namespace
 
+void JsonNumbers::from(const Decimal& bound, bool excluded) {
+  if (min && bound < *min) return;
+  above_min = excluded || (min == bound && above_min);
+  min = bound;
+}
+
+void JsonNumbers::to(const Decimal& bound, bool excluded) {
+  if (max && bound > *max) return;
+  below_max = excluded || (max == bound && below_max);
+  max = bound;
+}
+
 std::optional<Automaton> json_number_automaton(const JsonNumbers& numbers,
                                                AutomatonBudget& budget) {
   return Builder(numbers).build(budget);

@@ -15,6 +15,10 @@ struct JsonNumbers {
   std::optional<Decimal> min, max;
   bool above_min = false, below_max = false;  ///< the bound itself is excluded
   std::optional<Decimal> multiple_of;         ///< above zero
+
+  /// Adds a bound from below or above; the closer one of several counts.
+  void from(const Decimal& bound, bool excluded);
+  void to(const Decimal& bound, bool excluded);
 };
 
 /// Digits of an integer at most.

@@ -125,6 +125,54 @@ TEST_F(JsonSchemaGrammarTest, EachValueOfALongEnumCanBeWritten) {
     EXPECT_FALSE(accepts(**grammar, vocabulary_, no)) << no;
 }
 
+TEST_F(JsonSchemaGrammarTest, EachOfManyAlternativesCanBeWritten) {
+  json::array fixed{json::object{{"type", "boolean"}}, json::object{{"enum", {"x", 0.5}}}};
+  for (int i = 0; i < 300; ++i)
+    fixed.push_back({{"const", i % 2 == 0 ? json::value(i) : json::value{i, nullptr}},
+                     {"title", "the value " + std::to_string(i)}});
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    const auto grammar = json_schema_grammar(json::serialize(json::object{{keyword, fixed}}));
+    ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+    for (int i = 0; i < 300; ++i) {
+      const std::string text = i % 2 == 0 ? std::to_string(i) : "[" + std::to_string(i) + ",null]";
+      ASSERT_TRUE(accepts(**grammar, vocabulary_, text)) << text;
+    }
+    for (const char* yes : {"true", "\"x\"", "0.5"})
+      EXPECT_TRUE(accepts(**grammar, vocabulary_, yes)) << yes;
+    for (const char* no : {"1", "[2,null]", "300", "\"y\""})
+      EXPECT_FALSE(accepts(**grammar, vocabulary_, no)) << no;
+  }
+}
+
+TEST_F(JsonSchemaGrammarTest, MoreAlternativesThanAreFollowedAreRefused) {
+  const auto union_of = [](int count) {
+    json::array objects;
+    for (int i = 0; i < count; ++i)
+      objects.push_back({{"properties", {{"a" + std::to_string(i), json::object{}}}},
+                         {"required", {"a" + std::to_string(i)}},
+                         {"additionalProperties", false}});
+    return json::serialize(json::object{{"items", json::object{{"anyOf", objects}}}});
+  };
+  const std::string many = union_of(240);
+  for (const int i : {0, 100, 239})
+    EXPECT_TRUE(takes(many, R"([{"a)" + std::to_string(i) + R"(":null}])")) << i;
+  const Status status = json_schema_grammar(union_of(241)).status();
+  EXPECT_EQ(status.code(), Code::kUnimplemented) << status.to_string();
+  EXPECT_EQ(status.field(), "items.anyOf");
+  const auto object_of = [](int count, int required) {
+    json::object properties;
+    for (int i = 0; i < count; ++i) properties["m" + std::to_string(i)] = json::object{};
+    return json::serialize(
+        json::object{{"properties", properties}, {"required", {"m" + std::to_string(required)}}});
+  };
+  EXPECT_EQ(json_schema_grammar(object_of(242, 0)).status().field(), "properties");
+  EXPECT_EQ(json_schema_grammar(object_of(242, 0)).status().code(), Code::kUnimplemented);
+  EXPECT_TRUE(takes(object_of(400, 200), R"({"m199":1, "m200":2, "m399":3})"));
+  EXPECT_FALSE(takes(object_of(400, 200), R"({"m199":1, "m399":3})"));
+  for (const int i : {1, 100, 240})
+    EXPECT_TRUE(takes(object_of(241, 0), R"({"m0":1e5,"m)" + std::to_string(i) + R"(":2})")) << i;
+}
+
 TEST_F(JsonSchemaGrammarTest, IntegersBetweenBoundsAreExactlyThose) {
   const std::tuple<const char*, int, int> ranges[] = {
       {R"({"type":"integer","minimum":0,"maximum":0})", 0, 0},

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -109,6 +110,19 @@ TEST(JsonNumberAutomaton, NumbersAreWrittenInOneForm) {
     EXPECT_TRUE(takes(even, yes)) << yes;
   for (const char* no : {"1", "2.0", "123456789012345679", "1234567890123456780", "1e2"})
     EXPECT_FALSE(takes(even, no)) << no;
+}
+
+TEST(JsonNumberAutomaton, TheCloserOfTwoBoundsCounts) {
+  for (const bool swapped : {false, true}) {
+    JsonNumbers n;
+    for (const int i : swapped ? std::array{1, 0} : std::array{0, 1}) {
+      n.from(Decimal(i == 0 ? 2.5 : 2.0), i == 1);
+      n.to(Decimal(4.0), i == 1);
+    }
+    const Automaton automaton = made(n);
+    for (const char* yes : {"2.5", "3.999"}) EXPECT_TRUE(takes(automaton, yes)) << yes;
+    for (const char* no : {"2.4", "4"}) EXPECT_FALSE(takes(automaton, no)) << no;
+  }
 }
 
 TEST(JsonNumberAutomaton, BoundsMayHaveManyDigits) {
