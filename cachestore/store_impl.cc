@@ -35,8 +35,11 @@ Status check_options(const StoreOptions& o) {
     return Status::invalid("store.io_threads", "must be 1 to 64");
   if (!o.copy_path.empty()) {
     std::error_code ec;
-    const auto store = std::filesystem::weakly_canonical(o.path, ec),
-               copy = std::filesystem::weakly_canonical(o.copy_path, ec);
+    const auto whole = [&ec](const std::string& path) {
+      const auto out = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ec), ec);
+      return out.has_filename() ? out : out.parent_path();
+    };
+    const auto store = whole(o.path), copy = whole(o.copy_path);
     if (std::ranges::mismatch(store, copy).in1 == store.end() ||
         std::ranges::mismatch(copy, store).in1 == copy.end())
       return Status::invalid(

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "cachestore/disk/manifest_end.h"
+#include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/store_folder.h"
 
 namespace quire {

@@ -99,6 +99,7 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
     QUIRE_ASSIGN_OR_RETURN(const StoreFolder made, StoreFolder::open(path, /*read_only=*/false));
     restored = to_status(engine->RestoreDBFromBackup(all.back().backup_id, made.db(), made.db()),
                          "restore");
+    if (restored.ok()) restored = made.say_restored();
   }
   if (!restored.ok()) {
     // Half a store is of no use, and would be in the way of another try. Threads of the engine may

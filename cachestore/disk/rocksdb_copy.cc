@@ -6,11 +6,12 @@
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "base/index.h"
 #include "base/log.h"
+#include "cachestore/format/catalog_keys.h"
 #include "cachestore/format/record.h"
 
 namespace quire::rocksdb_internal {
@@ -19,12 +20,15 @@ namespace {
 constexpr std::size_t kBatchBytes = 4 << 20;
 constexpr std::array<const char*, 3> kStates = {"open", "closed", "behind"};
 constexpr std::array<Family, 3> kFamilies = {Family::kCatalog, Family::kJobs, Family::kMeta};
+/// Keys of family kMeta in a copy, with the numbers of writes modulo kNumbers.
+constexpr std::string_view kNumberKey = "record_copy/number/";
+constexpr std::uint64_t kNumbers = WriteLedger::kSlots;
 
 std::string_view view(const ::rocksdb::Slice& s) { return {s.data(), s.size()}; }
 
-/// Returns whether a record is of the store, and not of the upkeep of one database.
-bool is_own(Family family, std::string_view key) {
-  return !WriteLedger::is_slot_key(key) && !(family == Family::kMeta && key == RecordCopy::kMark);
+RecordWrite number_write(std::uint64_t number) {
+  return {Family::kMeta, std::string(kNumberKey) + std::to_string(number % kNumbers),
+          record::encode_opaque(std::to_string(number))};
 }
 
 /// Changes a database until it has the records of another one.
@@ -32,18 +36,28 @@ class Alike {
  public:
   Alike(RecordDatabase& from, RecordDatabase& to) : from_(from), to_(to) {}
 
+  /// Errors: of either, see below.
   Status run() {
     for (const Family family : kFamilies) QUIRE_RETURN_IF_ERROR(run(family));
     return flush();
   }
   std::uint64_t changes() const { return changes_; }
+  /// Returns whether run() failed as the first one cannot be read.
+  bool from_failed() const { return from_failed_; }
 
  private:
   Status run(Family family) {
     const auto from = from_.iterate(family), to = to_.iterate(family);
     from->SeekToFirst();
     to->SeekToFirst();
-    while (from->Valid() || to->Valid()) {
+    for (;;) {
+      // An iterator ends at what it cannot read, too.
+      if (!from->Valid() && !from->status().ok()) {
+        from_failed_ = true;
+        return to_status(from->status(), "read the records");
+      }
+      if (!to->Valid() && !to->status().ok()) return to_status(to->status(), "read the records");
+      if (!from->Valid() && !to->Valid()) return {};
       const int order = !from->Valid() ? 1 : !to->Valid() ? -1 : from->key().compare(to->key());
       if (order > 0) {
         QUIRE_RETURN_IF_ERROR(change(family, view(to->key()), std::nullopt));
@@ -53,11 +67,9 @@ class Alike {
       if (order <= 0) from->Next();
       if (order >= 0) to->Next();
     }
-    QUIRE_RETURN_IF_ERROR(to_status(from->status(), "read the record"));
-    return to_status(to->status(), "read the copy of the record");
   }
   Status change(Family family, std::string_view key, std::optional<std::string> value) {
-    if (!is_own(family, key)) return {};
+    if (!is_client_record(family, key)) return {};
     ++changes_;
     bytes_ += key.size() + (value ? value->size() : 0);
     writes_.push_back({family, std::string(key), std::move(value)});
@@ -74,51 +86,60 @@ class Alike {
   std::vector<RecordWrite> writes_;
   std::size_t bytes_ = 0;
   std::uint64_t changes_ = 0;
+  bool from_failed_ = false;
 };
+
+/// Returns whether a database has nothing of any client.
+Result<bool> is_empty(RecordDatabase& db) {
+  bool empty = true;
+  const auto any = [&empty](std::string_view, std::string_view) { return empty = false; };
+  for (const char kind : {kHeadKind, kTokensKind, kTextKind, kNamedTextKind, kWaitingKind})
+    QUIRE_RETURN_IF_ERROR(db.scan(Family::kCatalog, std::string(1, kind), std::string(1, kind + 1),
+                                  /*descending=*/false, any));
+  QUIRE_RETURN_IF_ERROR(db.scan(Family::kJobs, {}, {}, /*descending=*/false, any));
+  return empty;
+}
 
 std::string new_id() {
   std::random_device random;
   std::ostringstream id;
-  for (int i = 0; i < 4; ++i) id << std::hex << random();
+  id << std::hex;
+  for (int i = 0; i < 4; ++i) id << random();
   return id.str();
 }
 
 }  // namespace
 
-std::string RecordCopy::Mark::text() const {
-  return id + " " + std::to_string(records) + " " + std::to_string(copy) + " " +
-         kStates[static_cast<std::size_t>(state)];
+bool is_client_record(Family family, std::string_view key) {
+  if (WriteLedger::is_slot_key(key)) return false;
+  return family != Family::kMeta || (key != CopyMark::kMark && !key.starts_with(kNumberKey));
 }
 
-std::optional<RecordCopy::Mark> RecordCopy::Mark::parse(std::string_view text) {
-  Mark mark;
+std::string CopyMark::text() const {
+  return id + " " + std::to_string(number) + " " + kStates[static_cast<std::size_t>(state)];
+}
+
+std::optional<CopyMark> CopyMark::parse(std::string_view text) {
+  CopyMark mark;
   std::string state;
   std::istringstream in{std::string(text)};
-  in >> mark.id >> mark.records >> mark.copy >> state;
+  in >> mark.id >> mark.number >> state;
   const auto known = std::ranges::find(kStates, state);
-  if (!in || known == kStates.end()) return std::nullopt;
+  if (!in || mark.id.empty() || known == kStates.end()) return std::nullopt;
   mark.state = static_cast<State>(known - kStates.begin());
   return mark;
 }
 
-Result<std::optional<RecordCopy::Mark>> RecordCopy::mark_of(RecordDatabase& db) {
+Result<std::optional<CopyMark>> CopyMark::of(RecordDatabase& db) {
   const auto stored = db.get(Family::kMeta, kMark);
-  if (stored.code() == Code::kNotFound) return std::optional<Mark>();
+  if (stored.code() == Code::kNotFound) return std::optional<CopyMark>();
   QUIRE_RETURN_IF_ERROR(stored.status());
   const auto text = record::decode_opaque(*stored);
-  return text.ok() ? Mark::parse(*text) : std::nullopt;
+  return text.ok() ? parse(*text) : std::nullopt;
 }
 
-Status RecordCopy::set_mark(RecordDatabase& db, const Mark& mark) {
-  const RecordWrite write{Family::kMeta, std::string(kMark), record::encode_opaque(mark.text())};
-  return db.write(std::span(&write, 1), Sync::kYes);
-}
-
-Status RecordCopy::forget(RecordDatabase& records) {
-  QUIRE_ASSIGN_OR_RETURN(const auto mark, mark_of(records));
-  if (!mark) return {};
-  const RecordWrite write{Family::kMeta, std::string(kMark), std::nullopt};
-  return records.write(std::span(&write, 1), Sync::kYes);
+RecordWrite CopyMark::write() const {
+  return {Family::kMeta, std::string(kMark), record::encode_opaque(text())};
 }
 
 RecordCopy::RecordCopy(StoreFolder folder, const RocksDbTierOptions& options)
@@ -126,99 +147,219 @@ RecordCopy::RecordCopy(StoreFolder folder, const RocksDbTierOptions& options)
   options_.max_bytes = 0;  // the copy is no part of the budget
 }
 
-Status RecordCopy::open(RecordDatabase& records) {
-  QUIRE_RETURN_IF_ERROR(open_database());
-  Status status = settle(records);
-  // A block of the copy cannot be read.
-  if (status.code() == Code::kCorruption) {
-    log_warning("the copy of the record is damaged and made anew",
-                {{"path", folder_.root()}, {"reason", status.message()}});
-    db_.reset();
-    QUIRE_RETURN_IF_ERROR(folder_.remove_record());
-    QUIRE_RETURN_IF_ERROR(open_database());
-    status = settle(records);
-  }
-  return status;
-}
-
 Status RecordCopy::open_database() {
   db_ = std::make_unique<RecordDatabase>(folder_, options_);
-  const Status status = db_->open();
+  Status status = db_->open();
   if (status.code() != Code::kCorruption) return status.with_field("disk.copy_path");
-  log_warning("the copy of the record is damaged and made anew",
-              {{"path", folder_.root()}, {"reason", status.message()}});
-  db_.reset();
-  QUIRE_RETURN_IF_ERROR(folder_.remove_record());
+  QUIRE_RETURN_IF_ERROR(set_aside("it is damaged: " + status.message()));
   db_ = std::make_unique<RecordDatabase>(folder_, options_);
-  return db_->open().with_field("disk.copy_path");
+  status = db_->open();
+  return (status.code() == Code::kCorruption ? Status::io(status.message()) : status)
+      .with_field("disk.copy_path");
 }
 
-Status RecordCopy::settle(RecordDatabase& records) {
-  QUIRE_ASSIGN_OR_RETURN(const auto of_records, mark_of(records));
-  QUIRE_ASSIGN_OR_RETURN(const auto of_copy, mark_of(*db_));
-  const bool same = of_records && of_copy && of_records->id == of_copy->id;
-  if (same && of_records->state == Mark::State::kClosed && of_records->text() == of_copy->text())
-    return begin(records, of_records->id);
-  const auto since = [](std::uint64_t now, std::uint64_t then) {
-    return static_cast<std::int64_t>(now) - static_cast<std::int64_t>(then);
-  };
-  const bool fewer = same && of_records->records == of_copy->records &&
-                     since(db_->last_write(), of_copy->copy) >
-                         since(records.last_write(), of_records->records);
-  const bool whole = same && of_records->state != Mark::State::kBehind &&
-                     db_->lost_writes().count == 0;
-  if (whole && (fewer || records.lost_writes().count > 0)) {
-    Alike back(*db_, records);
-    QUIRE_RETURN_IF_ERROR(back.run());
-    brought_back_ = back.changes();
-    log_warning("records that the store had lost are back from their copy",
-                {{"path", folder_.root()}, {"records", std::to_string(brought_back_)}});
-    return begin(records, of_records->id);
+/// Closes the database, whose files stay in a folder of their own.
+Status RecordCopy::set_aside(std::string_view why) {
+  db_.reset();
+  QUIRE_ASSIGN_OR_RETURN(const std::string kept, folder_.set_record_aside("earlier"));
+  log_warning("the copy of the record begins anew, and what it was is kept",
+              {{"path", folder_.root()}, {"kept", kept}, {"reason", std::string(why)}});
+  return {};
+}
+
+Status RecordCopy::open(RecordDatabase& records, bool restored) {
+  QUIRE_RETURN_IF_ERROR(open_database());
+  return settle(records, restored);
+}
+
+/// Returns the number of the last write of the records that the copy has.
+Result<std::uint64_t> RecordCopy::last_number() {
+  std::uint64_t last = 0;
+  const std::string end = std::string(kNumberKey.substr(0, kNumberKey.size() - 1)) + '0';
+  QUIRE_RETURN_IF_ERROR(db_->scan(Family::kMeta, kNumberKey, end, /*descending=*/false,
+                                  [&last](std::string_view, std::string_view value) {
+                                    const auto text = record::decode_opaque(value);
+                                    if (text.ok())
+                                      last = std::max<std::uint64_t>(
+                                          last, std::strtoull(text->c_str(), nullptr, 10));
+                                    return true;
+                                  }));
+  return last;
+}
+
+Status RecordCopy::settle(RecordDatabase& records, bool restored) {
+  QUIRE_ASSIGN_OR_RETURN(const auto of_records, CopyMark::of(records));
+  QUIRE_ASSIGN_OR_RETURN(const bool new_records, is_empty(records));
+  const std::uint64_t in_records = records.last_present();
+  // Of a copy that cannot be read nothing is taken.
+  const auto of_copy = CopyMark::of(*db_);
+  const auto in_copy = last_number();
+  const auto nothing = is_empty(*db_);
+  const bool readable = of_copy.ok() && in_copy.ok() && nothing.ok();
+  const bool same = readable && !restored && of_records && *of_copy &&
+                    of_records->id == (*of_copy)->id;
+  if (same && of_records->state == CopyMark::State::kClosed &&
+      of_records->text() == (*of_copy)->text() && in_records == of_records->number + 1) {
+    QUIRE_RETURN_IF_ERROR(begin(records, of_records->id));
+    start_reading(records);
+    return {};
   }
+  const bool behind = of_records && of_records->state == CopyMark::State::kBehind;
+  const bool lost = same && !behind && *in_copy > in_records;
+  const bool begins = readable && !restored && !of_records && new_records && *of_copy && !*nothing;
+  if ((lost || begins) && db_->lost_writes().count == 0) {
+    const Status whole = read_all();
+    if (whole.ok()) return bring_back(records, **of_copy);
+    log_error("the store has lost records, and their copy cannot be read whole",
+              {{"path", folder_.root()}, {"reason", whole.message()}});
+    QUIRE_RETURN_IF_ERROR(set_aside("it cannot be read: " + whole.message()));
+  } else if (!readable) {
+    QUIRE_RETURN_IF_ERROR(set_aside("it cannot be read"));
+  } else if (!*nothing && (!same || lost || records.lost_writes().count > 0)) {
+    QUIRE_RETURN_IF_ERROR(set_aside("it is of another record, or has what that has lost"));
+  }
+  if (db_ == nullptr) QUIRE_RETURN_IF_ERROR(open_database());
   Alike copy(records, *db_);
-  QUIRE_RETURN_IF_ERROR(copy.run());
+  Status alike = copy.run();
+  if (copy.from_failed()) return alike;
+  if (alike.code() == Code::kCorruption) {
+    QUIRE_RETURN_IF_ERROR(set_aside("it cannot be read: " + alike.message()));
+    QUIRE_RETURN_IF_ERROR(open_database());
+    Alike again(records, *db_);
+    alike = again.run();
+    if (again.from_failed()) return alike;
+  }
+  id_ = same ? of_records->id : new_id();
+  if (!alike.ok()) {
+    fall_behind(records, alike);
+    return {};
+  }
   if (copy.changes() > 0)
     log_info("the copy of the record is complete",
              {{"path", folder_.root()}, {"records", std::to_string(copy.changes())}});
-  return begin(records, same ? of_records->id : new_id());
+  read_whole_ = true;
+  return begin(records, id_);
 }
 
-/// Says in both how far they are alike now.
+/// Gives the records what the copy has, which was read whole.
+Status RecordCopy::bring_back(RecordDatabase& records, const CopyMark& mark) {
+  Alike back(*db_, records);
+  const Status status = back.run();
+  if (!status.ok())
+    return back.from_failed() && status.code() == Code::kCorruption
+               ? Status::io("the copy of the record: " + status.message())
+               : status;
+  brought_back_ = back.changes();
+  log_warning("records that the store had lost are back from their copy",
+              {{"path", folder_.root()}, {"records", std::to_string(brought_back_)}});
+  return begin(records, mark.id);
+}
+
+/// Says in both that they are alike, first in the copy, whose numbers begin anew.
 Status RecordCopy::begin(RecordDatabase& records, std::string id) {
   id_ = std::move(id);
-  // Writing the mark is one more write of each.
-  const Mark mark{id_, records.last_write() + 1, db_->last_write() + 1, Mark::State::kOpen};
-  QUIRE_RETURN_IF_ERROR(set_mark(*db_, mark).with_field("disk.copy_path"));
-  return set_mark(records, mark);
+  const std::uint64_t number = records.last_write();
+  const CopyMark mark{id_, number, CopyMark::State::kOpen};
+  std::vector<RecordWrite> writes = {mark.write()};
+  QUIRE_RETURN_IF_ERROR(db_->scan(
+      Family::kMeta, kNumberKey, std::string(kNumberKey.substr(0, kNumberKey.size() - 1)) + '0',
+      /*descending=*/false, [&writes](std::string_view key, std::string_view) {
+        writes.push_back({Family::kMeta, std::string(key), std::nullopt});
+        return true;
+      }));
+  writes.push_back(number_write(number + 1));  // writing the mark is a write of the records
+  if (const Status status = db_->write(writes, Sync::kYes); !status.ok()) {
+    fall_behind(records, status);
+    return {};
+  }
+  const RecordWrite write = mark.write();
+  return records.write(std::span(&write, 1), Sync::kYes);
 }
 
-void RecordCopy::write(RecordDatabase& records, std::span<const RecordWrite> writes, Sync sync) {
+void RecordCopy::write(RecordDatabase& records, std::span<const RecordWrite> writes, Sync sync,
+                       std::uint64_t number) {
   if (behind()) return;
+  std::vector<RecordWrite> numbered;
+  if (number > 0) {
+    numbered.assign(writes.begin(), writes.end());
+    numbered.push_back(number_write(number));
+    writes = numbered;
+  }
   const Status status = db_->write(writes, sync);
-  if (status.ok()) return;
-  const std::lock_guard lock(mu_);
+  if (!status.ok()) fall_behind(records, status);
+}
+
+/// Reads every record once, unless it is closed before.
+Status RecordCopy::read_all() {
+  for (const Family family : kFamilies) {
+    const auto it = db_->iterate(family);
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      if (closing_.load(std::memory_order_relaxed)) return {};
+    }
+    QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read it"));
+  }
+  read_whole_ = true;
+  return {};
+}
+
+void RecordCopy::start_reading(RecordDatabase& records) {
+  try {
+    reader_ = std::thread([this, &records] {
+      try {
+        const Status read = read_all();
+        if (!read.ok()) fall_behind(records, read);
+      } catch (...) {
+        log_warning("the copy of the record could not be read whole for want of memory",
+                    {{"path", folder_.root()}});
+      }
+    });
+  } catch (const std::system_error&) {
+    log_warning("the copy of the record is not read whole: no thread can be started",
+                {{"path", folder_.root()}});
+  }
+}
+
+void RecordCopy::stop_reading() {
+  closing_ = true;
+  if (reader_.joinable()) reader_.join();
+}
+
+void RecordCopy::fall_behind(RecordDatabase& records, const Status& why) {
+  const std::lock_guard lock(behind_mu_);
   if (behind()) return;
   // Before anything that the copy lacks is acknowledged.
-  const Status said = set_mark(records, {id_, 0, 0, Mark::State::kBehind});
+  const RecordWrite mark = CopyMark{id_, 0, CopyMark::State::kBehind}.write();
+  const Status said = records.write(std::span(&mark, 1), Sync::kYes);
   behind_.store(true);
-  log_error("the copy of the record cannot be written: it is behind until the next start",
-            {{"path", folder_.root()}, {"reason", status.to_string()}});
+  log_error("the copy of the record cannot be kept: it is behind until the next start",
+            {{"path", folder_.root()}, {"reason", why.to_string()}});
   if (!said.ok()) log_error("the record cannot say so", {{"reason", said.to_string()}});
 }
 
 void RecordCopy::close(RecordDatabase& records) {
+  stop_reading();
   if (db_ == nullptr || !db_->is_open()) return;
-  if (!behind()) {
-    const Mark mark{id_, records.last_write() + 1, db_->last_write() + 1, Mark::State::kClosed};
+  if (!id_.empty() && !behind() && !compare_) {
+    const CopyMark mark{id_, records.last_write(), CopyMark::State::kClosed};
+    const RecordWrite in_copy[] = {mark.write(), number_write(mark.number + 1)};
     Status status = db_->flush();
-    if (status.ok()) status = set_mark(*db_, mark);
-    if (status.ok()) status = set_mark(records, mark);
+    if (status.ok()) status = db_->write(in_copy, Sync::kYes);
+    if (status.ok()) status = records.write(std::span(in_copy, 1), Sync::kYes);
     if (!status.ok())
       log_warning("the copy of the record was not closed, the next start compares it",
                   {{"reason", status.to_string()}});
   }
   db_->close();
   folder_.seal();
+}
+
+std::int64_t newest_in_ledger(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::int64_t newest = 0;
+  for (const WriteLedger::Entry& entry : WriteLedger::parse(bytes))
+    newest = std::max(newest, entry.ms);
+  return newest;
 }
 
 std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::string* why,
@@ -228,8 +369,9 @@ std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::
   auto db = std::make_unique<RecordDatabase>(folder, options);
   Status status = db->open();
   if (status.ok()) {
-    const auto mark = db->get(Family::kMeta, RecordCopy::kMark);
-    if (!mark.ok()) status = Status::corruption("it is no copy of a record");
+    const auto mark = CopyMark::of(*db);
+    status = mark.status();
+    if (mark.ok() && !*mark) status = Status::corruption("it is no complete copy of a record");
   }
   if (status.ok()) {
     const auto lost = db->look_for_lost_writes();
@@ -247,11 +389,7 @@ std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::
     *why = status.message();
     return nullptr;
   }
-  std::ifstream file(folder.ledger(), std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  *last_ms = 0;
-  for (const WriteLedger::Entry& entry : WriteLedger::parse(bytes))
-    *last_ms = std::max(*last_ms, entry.ms);
+  *last_ms = newest_in_ledger(folder.ledger());
   return db;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "base/status.h"
 #include "cachestore/disk/disk_tier.h"
@@ -17,68 +18,95 @@
 
 namespace quire::rocksdb_internal {
 
-/// A second database of the records, in a folder of its own that may lie on another disk. Every
-/// write goes to the first one, then here, before it is acknowledged.
-///
-/// Both hold a mark with the number of the copy and the numbers of the last writes that each had
-/// when they were last alike (write_ledger.h). So a start knows which of them has more: a crash
-/// leaves the first one ahead, a log that lost its end the copy. Threads: write() concurrently, the
-/// rest by the opening thread.
-class RecordCopy {
- public:
-  /// The record of family kMeta with the mark.
+/// What a record and its copy say of each other, as the record kMark of family kMeta.
+struct CopyMark {
+  /// kOpen: both are alike but for writes after it. kClosed: none came after it. kBehind, of the
+  /// records alone: the copy lacks writes.
+  enum class State { kOpen, kClosed, kBehind };
   static constexpr std::string_view kMark = "record_copy";
 
+  std::string id;            ///< of the copy; the same in both
+  std::uint64_t number = 0;  ///< of the records' last write before it (write_ledger.h)
+  State state = State::kOpen;
+
+  std::string text() const;
+  static std::optional<CopyMark> parse(std::string_view text);
+  /// Returns the mark of a database; nothing: it has none. Errors: those of RecordDatabase::get().
+  static Result<std::optional<CopyMark>> of(RecordDatabase& db);
+  RecordWrite write() const;
+};
+
+/// Returns whether a record is of the store, and not of the upkeep of one of the two databases.
+bool is_client_record(Family family, std::string_view key);
+
+/// A second database of the records, in a folder of its own that may lie on another disk. Every
+/// write goes to the first one, then here, before it is acknowledged; the copy also keeps the
+/// number that the write has in the records. So a start knows which of them has more: a crash
+/// leaves the records ahead, a log that lost its end the copy.
+///
+/// Nothing of a copy is ever deleted because the records differ: what is damaged, of another store
+/// or of another time is set aside in its folder. Threads: write() concurrently, the rest by the
+/// opening thread.
+class RecordCopy {
+ public:
   RecordCopy(StoreFolder folder, const RocksDbTierOptions& options);
-  /// Opens the copy, which is made anew if it is damaged or of another store, and makes both alike:
-  /// from `records`, or where these lack acknowledged writes that the copy has, from the copy.
-  /// After a clean close nothing is compared. Errors: those of DiskTier.
-  Status open(RecordDatabase& records);
-  /// Writes what `records` have just written. After a failure nothing more is written, which the
-  /// mark of `records` says, until the next open() makes both alike again.
-  void write(RecordDatabase& records, std::span<const RecordWrite> writes, Sync sync);
+  ~RecordCopy() { stop_reading(); }
+  /// Opens the copy and makes both alike: from `records`, or where these lack acknowledged writes
+  /// that the copy has, or are new, from the copy. After a clean close nothing is compared, and a
+  /// thread reads the copy whole. Nothing comes back to a record that was `restored` from a backup.
+  /// A copy that cannot be written is behind, and no error. Errors: kCorruption of the records, kIo
+  /// and kResourceExhausted where they cannot be written; those of opening the copy, never
+  /// kCorruption.
+  Status open(RecordDatabase& records, bool restored);
+  /// Writes what `records` have just written as `number` (0: it was not synced). After a failure
+  /// nothing more is written, which the mark of `records` says, until the next open() makes both
+  /// alike again.
+  void write(RecordDatabase& records, std::span<const RecordWrite> writes, Sync sync,
+             std::uint64_t number);
+  /// Has the next open() compare both, because records may have what the copy has not.
+  void must_compare() { compare_ = true; }
   /// Reads a record; the caller cannot read it elsewhere. Errors: kNotFound also where this is
   /// behind.
   Result<std::string> get(Family family, std::string_view key) {
     return behind() ? Status::not_found("the copy is behind") : db_->get(family, key);
   }
-  /// Says in both that they are alike.
+  /// Says in both that they are alike, if they are.
   void close(RecordDatabase& records);
 
-  /// Returns whether a write has failed.
+  /// Returns whether a write has failed, or some of the copy cannot be read.
   bool behind() const { return behind_.load(std::memory_order_relaxed); }
-  /// Returns how many writes open() has brought back to the records.
+  /// Returns whether all of the copy was read since open().
+  bool read_whole() const { return read_whole_.load(std::memory_order_relaxed); }
+  /// Returns how many records open() has brought back.
   std::uint64_t brought_back() const { return brought_back_; }
-  /// Removes the mark of records that have no copy any more, so that it counts as old.
-  static Status forget(RecordDatabase& records);
 
  private:
-  struct Mark {
-    std::string id;
-    std::uint64_t records = 0, copy = 0;  ///< the last writes of each when they were alike
-    /// Both are alike up to `records`; nothing was written since; the copy lacks writes.
-    enum class State { kOpen, kClosed, kBehind } state = State::kOpen;
-    std::string text() const;
-    static std::optional<Mark> parse(std::string_view text);
-  };
-  static Result<std::optional<Mark>> mark_of(RecordDatabase& db);
-  static Status set_mark(RecordDatabase& db, const Mark& mark);
   Status open_database();
-  Status settle(RecordDatabase& records);
+  Status settle(RecordDatabase& records, bool restored);
+  Status bring_back(RecordDatabase& records, const CopyMark& mark);
   Status begin(RecordDatabase& records, std::string id);
+  Status set_aside(std::string_view why);
+  Result<std::uint64_t> last_number();
+  void fall_behind(RecordDatabase& records, const Status& why);
+  Status read_all();
+  void start_reading(RecordDatabase& records);
+  void stop_reading();
 
   const StoreFolder folder_;  // holds the lock: outlives db_
   RocksDbTierOptions options_;
   std::unique_ptr<RecordDatabase> db_;
-  std::string id_;
-  std::mutex mu_;  ///< held by the first write that fails
-  std::atomic<bool> behind_{false};
+  std::string id_;        // empty until both are alike
+  std::mutex behind_mu_;  // held by who first falls behind
+  std::atomic<bool> behind_{false}, read_whole_{false}, closing_{false}, compare_{false};
+  std::thread reader_;
   std::uint64_t brought_back_ = 0;
 };
 
-/// Returns the families of a copy in order, for the repair of the record that it is a copy of; null
-/// if it is not whole, with the reason in `why`. `last_ms` receives the time of its newest write.
+/// Opens a copy for the repair of the record that it is of; null: it is not whole, with the reason
+/// in `why`. `last_ms` receives the time of its newest write.
 std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::string* why,
                                                 std::int64_t* last_ms);
+/// Returns the time of the newest entry of a ledger's file; 0: it has none.
+std::int64_t newest_in_ledger(const std::string& path);
 
 }  // namespace quire::rocksdb_internal

@@ -10,7 +10,6 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/disk/extent_files.h"
-#include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_records.h"
@@ -40,12 +39,12 @@ Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {
 Result<StoreFolder> copy_folder(const std::string& path) {
   auto folder = StoreFolder::open(path, /*read_only=*/false);
   if (folder.code() != Code::kCorruption) return folder;
-  log_warning("the copy of the record is damaged and made anew",
+  log_warning("the copy of the record is damaged, set aside and made anew",
               {{"path", path}, {"reason", folder.status().message()}});
   {
     QUIRE_ASSIGN_OR_RETURN(const StoreFolder damaged,
                            StoreFolder::open(path, /*read_only=*/false, /*for_repair=*/true));
-    QUIRE_RETURN_IF_ERROR(damaged.remove_record());
+    QUIRE_RETURN_IF_ERROR(damaged.set_record_aside("earlier").status());
   }
   return StoreFolder::open(path, /*read_only=*/false);
 }
@@ -79,14 +78,15 @@ class RocksDbTier final : public DiskTier {
   std::vector<SegmentId> segments_to_move(std::size_t at_most) override;
   Result<std::uint64_t> move_segment(const SegmentInfo& info) override;
   Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) override {
-    return add_backup(records_.db(), folder, keep);
+    return records_.backup(folder, keep);
   }
   LostWrites lost_writes() const override {
     return record_copy().brought_back > 0 ? LostWrites() : records_.lost_writes();
   }
   RecordCopyState record_copy() const override {
-    return copy_ ? RecordCopyState{true, copy_->behind(), copy_->brought_back()}
-                 : RecordCopyState();
+    return copy_
+               ? RecordCopyState{true, copy_->behind(), copy_->read_whole(), copy_->brought_back()}
+               : RecordCopyState();
   }
   DiskUsage usage() override;
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
@@ -95,6 +95,9 @@ class RocksDbTier final : public DiskTier {
 
  private:
   Status open_copy();
+  void resume() {
+    if (records_.resume_after_failure() && copy_) copy_->must_compare();
+  }
   Status forget_placements(const Status& why, std::vector<std::string>* bad);
   Status read_placements();
   std::optional<std::pair<ExtentRange, ValueSlots::Slot>> place_of(const ValueName& name) const;
@@ -133,12 +136,19 @@ Status RocksDbTier::open() {
 }
 
 Status RocksDbTier::open_copy() {
-  if (options_.copy_path.empty()) return RecordCopy::forget(records_);
+  if (options_.copy_path.empty()) return {};
   auto folder = copy_folder(options_.copy_path);
-  if (!folder.ok())
-    return folder.status().with_context("the copy of the record").with_field("disk.copy_path");
+  if (!folder.ok()) {
+    const Status& s = folder.status();
+    // It is no damage of the store itself.
+    return (s.code() == Code::kCorruption ? Status::io(s.message()) : s)
+        .with_context("the copy of the record")
+        .with_field("disk.copy_path");
+  }
   copy_ = std::make_unique<RecordCopy>(std::move(*folder), options_);
-  return copy_->open(records_);
+  QUIRE_RETURN_IF_ERROR(copy_->open(records_, folder_.was_restored()));
+  folder_.forget_restored();
+  return {};
 }
 
 /// Begins with no segments, because the list of their places is damaged: KV is only cache.
@@ -192,11 +202,12 @@ Status RocksDbTier::read_placements() {
 }
 
 Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
-  records_.resume_after_failure();
+  resume();
   // Segments whose records follow must be durable before them.
   if (sync == Sync::kYes) QUIRE_RETURN_IF_ERROR(extents_->sync());
-  QUIRE_RETURN_IF_ERROR(records_.write(writes, sync));
-  if (copy_) copy_->write(records_, writes, sync);
+  std::uint64_t number = 0;
+  QUIRE_RETURN_IF_ERROR(records_.write(writes, sync, &number));
+  if (copy_) copy_->write(records_, writes, sync, number);
   return {};
 }
 
@@ -214,7 +225,7 @@ Result<std::string> RocksDbTier::get(Family family, std::string_view key) {
 /// segment survive a restart follows in the same log and with a synchronized write, so it is never
 /// there without them.
 Result<std::uint64_t> RocksDbTier::write_segment(SegmentId id, std::span<const Value> values) {
-  records_.resume_after_failure();
+  resume();
   Placement p;
   for (const Value& v : values) {
     if (v.name.part == Part::kValue) {
@@ -430,7 +441,7 @@ Result<Placement> RocksDbTier::copy_from_layout1(const SegmentInfo& info) {
 
 /// Both places hold the segment until the new one is durable, so a crash at any moment leaves one.
 Result<std::uint64_t> RocksDbTier::move_segment(const SegmentInfo& info) {
-  records_.resume_after_failure();
+  resume();
   Placement next;
   std::optional<ExtentRange> from;
   {

@@ -5,13 +5,15 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "base/log.h"
-#include "cachestore/disk/log_order.h"
+#include "cachestore/disk/log/log_order.h"
+#include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -54,6 +56,7 @@ Cf family_cf(Family f) {
   return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf;
 }
 constexpr int kNumFamilies = 3;
+constexpr std::int64_t kReopenMs = 1000;
 Slice slice(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
 
@@ -297,10 +300,45 @@ Status RecordDatabase::drop_layout1() {
   return {};
 }
 
-void RecordDatabase::resume_after_failure() {
+bool RecordDatabase::resume_after_failure() {
   const bool stopped = files_->take_failure();
-  if (!failed_.exchange(false) && !stopped) return;
-  if (!db_->Resume().ok()) failed_ = true;
+  if (!failed_.exchange(false) && !stopped) return false;
+  bool again = false;
+  {
+    const std::shared_lock lock(open_mu_);
+    const auto status = db_ ? db_->Resume() : ::rocksdb::Status::Aborted();
+    if (status.ok()) return false;
+    again = !db_ || status.severity() >= ::rocksdb::Status::Severity::kFatalError;
+  }
+  if (again && reopen().ok()) return true;
+  failed_ = true;
+  return false;
+}
+
+/// Opens the database once more. All that was acknowledged is in its files.
+Status RecordDatabase::reopen() {
+  using namespace std::chrono;
+  const std::int64_t now = duration_cast<milliseconds>(steady_clock::now().time_since_epoch())
+                               .count();
+  if (now - reopened_ms_ < kReopenMs) return Status::io("the record was opened just now");
+  const std::unique_lock lock(open_mu_, std::try_to_lock);
+  // Those who have a store of layout 1 keep handles.
+  if (!lock.owns_lock() || handles_.size() > kNumCfs) return Status::io("the record is in use");
+  reopened_ms_ = now;
+  close();
+  handles_.clear();
+  Status status = open_database();
+  if (status.ok()) {
+    log_warning("the record was opened again after an error of the disk", {{"path", folder_.db()}});
+  } else {
+    log_error("the record cannot be opened again after an error of the disk",
+              {{"path", folder_.db()}, {"reason", status.to_string()}});
+  }
+  return status;
+}
+
+Status RecordDatabase::check_open() const {
+  return db_ ? Status() : Status::io("the record could not be opened again: see the log");
 }
 
 Status RecordDatabase::check_written(const ::rocksdb::Status& status, std::string_view what) {
@@ -308,7 +346,10 @@ Status RecordDatabase::check_written(const ::rocksdb::Status& status, std::strin
   return to_status(status, what);
 }
 
-Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync) {
+Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync, std::uint64_t* given) {
+  if (given != nullptr) *given = 0;
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   ::rocksdb::WriteBatch batch;
   for (const auto& w : writes) {
     files_->add_written(w.key.size() + (w.value ? w.value->size() : 0) + 64);
@@ -342,11 +383,14 @@ Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync) {
   }
   turn.lock.unlock();
   QUIRE_RETURN_IF_ERROR(check_written(written, "write to the store"));
+  if (given != nullptr) *given = number;
   ledger_.add(number, families, system_ms());
   return {};
 }
 
 Result<std::string> RecordDatabase::get(Family family, std::string_view key) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   std::string value;
   const auto s = db_->Get(::rocksdb::ReadOptions(), handles_[family_cf(family)], slice(key),
                           &value);
@@ -357,6 +401,8 @@ Result<std::string> RecordDatabase::get(Family family, std::string_view key) {
 
 Status RecordDatabase::scan(Family family, std::string_view begin, std::string_view end,
                             bool descending, const DiskTier::ScanFn& fn) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   ::rocksdb::ReadOptions o;
   const Slice lower = slice(begin), upper = slice(end);
   if (!begin.empty()) o.iterate_lower_bound = &lower;
@@ -376,6 +422,12 @@ std::unique_ptr<::rocksdb::Iterator> RecordDatabase::iterate(Family family) {
   return std::unique_ptr<::rocksdb::Iterator>(db_->NewIterator(o, handles_[family_cf(family)]));
 }
 
+std::uint64_t RecordDatabase::last_present() {
+  return WriteLedger::last_present(kNumFamilies, [this](int family, std::size_t slot) {
+    return slot_number(*db_, handles_[family_cf(Family(family))], slot);
+  });
+}
+
 Result<LostWrites> RecordDatabase::look_for_lost_writes() {
   WriteLedger ledger;
   QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
@@ -385,6 +437,8 @@ Result<LostWrites> RecordDatabase::look_for_lost_writes() {
 }
 
 Status RecordDatabase::scan_placements(const PlacementFn& fn) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   if (!handles_[kExtentsCf]) return {};
   const std::unique_ptr<::rocksdb::Iterator> it(
       db_->NewIterator(::rocksdb::ReadOptions(), handles_[kExtentsCf]));
@@ -404,6 +458,8 @@ Status RecordDatabase::drop_placements() {
 }
 
 Status RecordDatabase::put_placement(SegmentId id, const Placement& placement, Sync sync) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   const std::string key = placement_key(id), value = record::encode_placement(placement);
   files_->add_written(key.size() + value.size() + 64);
   ::rocksdb::WriteOptions o;
@@ -413,6 +469,8 @@ Status RecordDatabase::put_placement(SegmentId id, const Placement& placement, S
 }
 
 Status RecordDatabase::erase_placement(SegmentId id) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   files_->add_written(64);
   const ForeignSection foreign;
   return check_written(
@@ -421,6 +479,8 @@ Status RecordDatabase::erase_placement(SegmentId id) {
 }
 
 Status RecordDatabase::erase_placements(std::span<const std::string> keys) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   ::rocksdb::WriteBatch batch;
   for (const auto& key : keys) {
     QUIRE_RETURN_IF_ERROR(to_status(batch.Delete(handles_[kExtentsCf], key), "prepare a write"));
@@ -429,9 +489,11 @@ Status RecordDatabase::erase_placements(std::span<const std::string> keys) {
 }
 
 DiskUsage RecordDatabase::usage() {
+  const std::shared_lock lock(open_mu_);
   return files_->get([this] {
     DiskUsage measured;
     measured.catalog_bytes = folder_.catalog_bytes();
+    if (!db_) return measured;
     std::uint64_t rewrite = sizes_.rewrite;
     for (auto* handle : record_handles()) {
       ::rocksdb::ColumnFamilyMetaData meta;
@@ -453,12 +515,22 @@ std::vector<::rocksdb::ColumnFamilyHandle*> RecordDatabase::record_handles() con
   return out;
 }
 
+Result<BackupReport> RecordDatabase::backup(const std::string& folder, std::uint32_t keep) {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
+  return add_backup(*db_, folder, keep);
+}
+
 Status RecordDatabase::flush() {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   return check_written(db_->Flush(::rocksdb::FlushOptions(), record_handles()),
                        "flush the catalog");
 }
 
 Status RecordDatabase::compact() {
+  const std::shared_lock lock(open_mu_);
+  QUIRE_RETURN_IF_ERROR(check_open());
   ::rocksdb::CompactRangeOptions o;
   o.bottommost_level_compaction = ::rocksdb::BottommostLevelCompaction::kForceOptimized;
   for (auto* handle : record_handles()) {

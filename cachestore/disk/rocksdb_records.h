@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,9 +56,12 @@ class RecordDatabase {
   /// Removes the families of layout 1. Nobody else uses the database.
   Status drop_layout1();
 
-  /// After a failed write RocksDB rejects further ones until it is told to go on.
-  void resume_after_failure();
-  Status write(std::span<const RecordWrite> writes, Sync sync);
+  /// After a failed write RocksDB rejects further ones until it is told to go on or, where it says
+  /// that it cannot, opened again, at most once a second. Nothing waits for that: a call in another
+  /// thread postpones it. Returns whether it was opened again: a write that failed may be there.
+  bool resume_after_failure();
+  /// `number`, if not null, receives that of a synced write (write_ledger.h), else 0.
+  Status write(std::span<const RecordWrite> writes, Sync sync, std::uint64_t* number = nullptr);
   Result<std::string> get(Family family, std::string_view key);
   Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
               const DiskTier::ScanFn& fn);
@@ -65,6 +69,8 @@ class RecordDatabase {
   std::unique_ptr<::rocksdb::Iterator> iterate(Family family);
   /// Returns the number of the newest synced write; 0 for a store opened read-only.
   std::uint64_t last_write() const { return ledger_.last(); }
+  /// Returns the number of the newest synced write that is in the database.
+  std::uint64_t last_present();
   /// Compares a database that is opened read-only with its ledger.
   Result<LostWrites> look_for_lost_writes();
 
@@ -75,6 +81,9 @@ class RecordDatabase {
   /// Begins with no placements. Nobody else uses the database.
   Status drop_placements();
 
+  /// Adds a backup; see rocksdb_backup.h.
+  Result<BackupReport> backup(const std::string& folder, std::uint32_t keep);
+
   /// Returns the bytes of records and what their upkeep may take, without those of segments.
   DiskUsage usage();
   Status flush();
@@ -84,6 +93,8 @@ class RecordDatabase {
   class RecordFiles;
 
   Status open_database();
+  Status reopen();
+  Status check_open() const;
   bool only_the_end_is_torn(::rocksdb::DBOptions options,
                             const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   Status check_ledger();
@@ -94,12 +105,16 @@ class RecordDatabase {
   const RocksDbTierOptions options_;
   const RecordSizes sizes_;
   std::shared_ptr<RecordFiles> files_;
-  std::unique_ptr<::rocksdb::DB> db_;
+  /// Shared by every call that uses db_, exclusive while it is opened again. A call of another
+  /// one's callback shares it a second time.
+  mutable std::shared_mutex open_mu_;
+  std::unique_ptr<::rocksdb::DB> db_;  // null where opening again failed
   /// By family; then those of layout 1. A store opened read-only may lack placements (null).
   std::vector<::rocksdb::ColumnFamilyHandle*> handles_;
   WriteLedger ledger_;  // not used by a store opened read-only
   LostWrites lost_;
-  std::uint64_t torn_writes_ = 0;    // in a part of the log that was left out
+  std::atomic<std::int64_t> reopened_ms_{0};  // when it was tried last, by the steady clock
+  std::uint64_t torn_writes_ = 0;             // in a part of the log that was left out
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 

@@ -20,8 +20,8 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "cachestore/disk/log_order.h"
-#include "cachestore/disk/log_pieces.h"
+#include "cachestore/disk/log/log_order.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_layout1.h"
@@ -44,6 +44,8 @@ using ::rocksdb::Slice;
 enum Kind : std::size_t { kCatalog, kJobs, kMeta, kPlaces, kKinds };
 constexpr std::array<const char*, kKinds> kNames = {"catalog", "jobs", "meta", "extents"};
 constexpr std::size_t kBatchBytes = 4 << 20, kMostDamageLines = 100;
+/// The copy's ledger has a write this much later than the record's at most.
+constexpr std::int64_t kCopyLateMs = 60'000;
 
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
 
@@ -85,6 +87,8 @@ bool is_good(Kind family, std::string_view key, std::string_view value, bool kee
   if (key.empty()) return false;
   // Keys of placements are numbers, which begin with a zero byte as well.
   if (family != kPlaces && WriteLedger::is_slot_key(key)) return false;
+  // Marks of a copy say nothing of the new record.
+  if (family == kMeta && !is_client_record(Family::kMeta, key)) return false;
   // What is lost here is read anew from the shared catalog.
   if (family == kMeta && key == kCatalogPositionRecord) return false;
   if (family == kPlaces) return keep_kv && record::decode_placement(value).ok();
@@ -139,6 +143,8 @@ class Salvage {
   const std::string work_;
   RocksDbTierOptions tier_options_;
   std::optional<StoreFolder> copy_folder_;
+  CopyMark copy_mark_;
+  bool copy_is_sure_ = false;  ///< the copy has all that the damaged record had
   Database old_, new_;
   ::rocksdb::WriteBatch batch_;
   Status write_error_;
@@ -395,13 +401,36 @@ template <class Take>
 /// Opens the second copy of the record; null: there is none that is whole.
 std::unique_ptr<RecordDatabase> Salvage::open_copy() {
   if (options_.copy_path.empty()) return nullptr;
+  std::optional<CopyMark> mark;  // of the damaged record, if it can be read
+  std::string stored;
+  const bool read = old_.db && old_.handles[kMeta] &&
+                    old_.db
+                        ->Get(::rocksdb::ReadOptions(), old_.handles[kMeta],
+                              std::string(CopyMark::kMark), &stored)
+                        .ok();
+  if (const auto text = record::decode_opaque(stored); read && text.ok())
+    mark = CopyMark::parse(*text);
+  const std::int64_t newest = newest_in_ledger(folder_.ledger());
   std::string why;
   auto folder = StoreFolder::open(options_.copy_path, /*read_only=*/true);
   if (folder.ok()) {
     copy_folder_.emplace(std::move(*folder));
     std::int64_t last_ms = 0;
     auto copy = open_whole_copy(*copy_folder_, &why, &last_ms);
+    const auto of_copy = copy != nullptr ? CopyMark::of(*copy) : std::optional<CopyMark>();
+    if (copy != nullptr && mark &&
+        (mark->state == CopyMark::State::kBehind || mark->id != (*of_copy)->id)) {
+      why = "it is behind, or of another record";
+      copy.reset();
+    }
+    // A record whose mark is lost may have gone on without its copy.
+    if (copy != nullptr && !mark && newest > last_ms + kCopyLateMs) {
+      why = "the record has newer writes";
+      copy.reset();
+    }
     if (copy != nullptr) {
+      copy_mark_ = {(*of_copy)->id, 0, CopyMark::State::kOpen};
+      copy_is_sure_ = mark || newest > 0;
       note_damage("the record is taken from its copy in '" + options_.copy_path +
                   "', whose last write is of Unix millisecond " + std::to_string(last_ms));
       return copy;
@@ -413,16 +442,17 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
   return nullptr;
 }
 
-/// Takes all records of the copy but its mark.
+/// Takes all records of the copy, and a mark by which the next open knows what it is of.
 Status Salvage::take_copy(RecordDatabase& copy) {
   for (const Kind kind : {kCatalog, kJobs, kMeta}) {
     const auto it = copy.iterate(static_cast<Family>(kind));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
-      if (kind == kMeta && view(it->key()) == RecordCopy::kMark) continue;
       take(kind, view(it->key()), view(it->value()), /*only_if_missing=*/false);
     }
     QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read the copy of the record"));
   }
+  const RecordWrite mark = copy_mark_.write();
+  (void)batch_.Put(new_.handles[kMeta], mark.key, *mark.value);
   return {};
 }
 
@@ -647,7 +677,8 @@ Result<RepairReport> Salvage::run() {
   if (const auto copy = open_copy(); copy != nullptr) {
     QUIRE_RETURN_IF_ERROR(take_copy(*copy));
     if (old_.db) copy_family(old_, kPlaces);
-    report_.may_lack_documents = report_.may_be_older = false;
+    report_.may_be_older = false;
+    report_.may_lack_documents = !copy_is_sure_;
   } else {
     QUIRE_RETURN_IF_ERROR(compare_ledger());
     if (old_.db)

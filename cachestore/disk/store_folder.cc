@@ -26,6 +26,9 @@
 namespace quire {
 namespace {
 
+/// A file beside a record that came from a backup.
+const std::string kRestoredName = "/RESTORED";
+
 constexpr std::string_view kMarkerName = "/STORE";
 constexpr std::string_view kMarkerHead = kStoreMarkerHead;
 
@@ -257,6 +260,11 @@ std::uint64_t directory_bytes(const std::string& path) {
   return total;
 }
 
+Status StoreFolder::say_restored() const {
+  QUIRE_RETURN_IF_ERROR(write_private_file(root_ + kRestoredName, ""));
+  return sync_folder(root_);
+}
+
 Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, bool for_repair) {
   if (path.empty()) return Status::invalid("disk.path", "must name a folder");
   std::string root = path;
@@ -385,16 +393,22 @@ Status StoreFolder::replace_record(const std::string& new_db, const std::string&
   return sync_folder(root_);
 }
 
-Status StoreFolder::remove_record() const {
-  for (const std::string& file : {root_ + "/SEAL", ledger()}) {
-    if (::unlink(file.c_str()) != 0 && errno != ENOENT) return cannot("delete", file, errno);
+Result<std::string> StoreFolder::set_record_aside(const std::string& name) const {
+  QUIRE_ASSIGN_OR_RETURN(std::string kept, make_aside(name));
+  for (const char* part : {"/SEAL", "/LEDGER", "/db"}) {
+    if (::rename((root_ + part).c_str(), (kept + part).c_str()) != 0 && errno != ENOENT)
+      return cannot("move", root_ + part, errno);
   }
-  std::error_code ec;
-  std::filesystem::remove_all(db(), ec);
-  if (ec) return cannot("delete", db(), ec.value());
   QUIRE_RETURN_IF_ERROR(make_folder(db()));
-  return sync_folder(root_);
+  QUIRE_RETURN_IF_ERROR(sync_folder(root_));
+  return kept;
 }
+
+bool StoreFolder::was_restored() const {
+  return ::access((root_ + kRestoredName).c_str(), F_OK) == 0;
+}
+
+void StoreFolder::forget_restored() const { ::unlink((root_ + kRestoredName).c_str()); }
 
 std::uint64_t StoreFolder::catalog_bytes() const {
   return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(extents()) +

@@ -65,8 +65,15 @@ class StoreFolder {
   /// `keep_kv`. After a crash in between, the next open() ends it.
   Status replace_record(const std::string& new_db, const std::string& kept, bool keep_kv) const;
 
-  /// Deletes the record with its seal and ledger, and everything else stays. Errors: kIo.
-  Status remove_record() const;
+  /// Moves the record with its seal and ledger to a new folder `name` in this one, and returns
+  /// that. Errors: kIo.
+  Result<std::string> set_record_aside(const std::string& name) const;
+  /// Returns whether the record came from a backup and its copy has not learned that yet; the
+  /// second one says that it has.
+  bool was_restored() const;
+  void forget_restored() const;
+  /// Notes that the record came from a backup.
+  Status say_restored() const;
 
   /// Writes digests of the manifest and the log after a clean close. Without them a flipped bit
   /// could make the last log record look torn, and it would be lost. open() compares and removes

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "cachestore/disk/manifest_end.h"
+#include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"

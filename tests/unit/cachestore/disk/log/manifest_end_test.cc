@@ -1,4 +1,4 @@
-#include "cachestore/disk/manifest_end.h"
+#include "cachestore/disk/log/manifest_end.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cachestore/disk/log_order.h"
+#include "cachestore/disk/log/log_order.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <optional>
 
-#include "cachestore/disk/log_pieces.h"
+#include "cachestore/disk/log/log_pieces.h"
 
 namespace quire {
 namespace {

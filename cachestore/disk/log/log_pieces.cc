@@ -1,4 +1,4 @@
-#include "cachestore/disk/log_pieces.h"
+#include "cachestore/disk/log/log_pieces.h"
 
 #include <algorithm>
 #include <boost/crc.hpp>

@@ -1,4 +1,4 @@
-#include "cachestore/disk/log_order.h"
+#include "cachestore/disk/log/log_order.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cachestore/disk/log_pieces.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "tests/support/harness/log_file.h"
 #include "tests/support/harness/test_store.h"
 

@@ -1,9 +1,9 @@
-#include "cachestore/disk/manifest_end.h"
+#include "cachestore/disk/log/manifest_end.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "cachestore/disk/log_pieces.h"
+#include "cachestore/disk/log/log_pieces.h"
 
 namespace quire {
 
