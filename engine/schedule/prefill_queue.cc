@@ -116,7 +116,11 @@ bool PrefillQueue::step(double allowed_ms, double beside_ms) {
     current_->fail(exception_status("a context of ingest"));
   }
   const double ms = ms_between(started, Clock::now());
-  if (allowed_ms > 0) sizer.measured(limit.max_tokens, std::max(0.0, ms - beside_ms), allowed_ms);
+  // Of a call that the decode step did not run beside nothing is learned for those that it does.
+  const RowsBeside* const beside = core_.workspace.beside;
+  const bool entered = beside_ms > 0 && beside != nullptr && beside->waiting(*core_.model, 0) == 0;
+  if (allowed_ms > 0 && entered == (beside_ms > 0))
+    sizer.measured(limit.max_tokens, std::max(0.0, ms - beside_ms), allowed_ms);
   (current_->priority() == PrefillPriority::kRecompute ? recompute_ms_ : ingest_ms_) += ms;
   if (over) {
     const std::shared_ptr<PrefillTask> done = std::move(current_);

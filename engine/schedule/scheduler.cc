@@ -146,7 +146,8 @@ void Scheduler::run() {
     const bool decodes = start_decode();
     bool worked = step_query(decodes) || decodes;
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
-    if (!ingest_due || batch_.mixed()) finish_decode();
+    // On the CPU ingest is a few layers of a large chunk, which a step cannot run beside.
+    if (!ingest_due || batch_.mixed() || core_.model->compute().on_host()) finish_decode();
     if (!worked || ingest_due) worked = step_background(decodes) || worked;
     finish_decode();
     reap();
@@ -269,9 +270,20 @@ bool Scheduler::may_mix() {
   if (largest_chunk_ < 2 * rows_beside(batch_.most())) return false;
   if (const Running* next = next_runnable(); next != nullptr && next->task->runs_model())
     return true;
-  // On the CPU ingest runs large chunks in pieces of a few layers, which a step cannot run beside.
-  return !core_.model->compute().on_host() && !prefills_.idle() &&
+  return !core_.model->compute().on_host() && !prefills_.idle() && writer_has_room() &&
          query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
+}
+
+/// Returns the most rows of a chunk: with those of a decode step that waits to run beside it no
+/// more than buffers are meant for.
+std::int32_t Scheduler::chunk_room() const {
+  return largest_chunk_ - static_cast<std::int32_t>(rows_beside(batch_.waiting(*core_.model, 0)));
+}
+
+/// Returns whether ingest may go on: what it computed holds a context's KV in memory until it is
+/// written.
+bool Scheduler::writer_has_room() const {
+  return core_.writer->pending() < kMaxUnwritten && core_.writer->has_room(0);
 }
 
 /// Begins the decode step of this turn and, unless it may mix with a pass, runs it. Returns whether
@@ -357,13 +369,10 @@ bool Scheduler::step_query(bool others_decode) {
   QueryTask& task = *running->task;
   turn_ = to_size(running - running_.data()) + 1;
   const auto started = Clock::now();
-  // The decode step's rows count, so that no pass has more rows than buffers are meant for.
-  const std::int64_t beside = batch_.waiting(*core_.model, 0);
-  const std::int64_t room = largest_chunk_ - rows_beside(beside);
-  const bool mix = beside > 0;
+  const bool mix = batch_.waiting(*core_.model, 0) > 0;
   ChunkSizer& sizer = mix ? mixed_chunks_ : query_chunks_;
   std::int32_t rows = others_decode ? sizer.size() : largest_chunk_;
-  rows = std::min(rows, static_cast<std::int32_t>(room));
+  rows = std::min(rows, chunk_room());
   if (running->background) rows = std::min(rows, kBackgroundPiece);
   core_.chunk_tokens = rows;
   core_.unreserved_bytes = unreserved_bytes();
@@ -396,8 +405,7 @@ bool Scheduler::step_background(bool others_decode) {
 }
 
 bool Scheduler::step_prefill(bool others_decode) {
-  // Each holds a context's KV in memory.
-  if (core_.writer->pending() >= kMaxUnwritten || !core_.writer->has_room(0)) return false;
+  if (!writer_has_room()) return false;
   if (!prefills_.pick()) return false;
   if (prefill_bytes_ == 0) {
     const std::int64_t bytes = prefills_.needed_bytes();
@@ -412,9 +420,11 @@ bool Scheduler::step_prefill(bool others_decode) {
     }
     prefill_bytes_ = bytes;
   }
-  const bool mix = !core_.model->compute().on_host() && batch_.waiting(*core_.model, 0) > 0;
+  const bool mix = batch_.waiting(*core_.model, 0) > 0;
+  core_.chunk_tokens = chunk_room();
   const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0,
                                    mix ? decode_step_ms_ : 0);
+  core_.chunk_tokens = largest_chunk_;
   if (over) {
     prefill_count_.fetch_sub(1);
     prefill_bytes_ = 0;
@@ -438,13 +448,17 @@ void Scheduler::fail_prefill(const Status& why) {
 
 bool Scheduler::step_embed(bool others_decode) {
   const auto started = Clock::now();
-  const std::int32_t rows = others_decode ? embed_chunks_.size() : largest_chunk_;
+  const std::int32_t rows = std::min(others_decode ? embed_chunks_.size() : largest_chunk_,
+                                     chunk_room());
+  const bool mixed_before = batch_.mixed();
   core_.chunk_tokens = rows;
   const bool worked = embeds_.step([this](std::int64_t bytes) { return make_room(bytes); },
                                    pages_come_free());
   core_.chunk_tokens = largest_chunk_;
+  const double beside_ms = batch_.mixed() && !mixed_before ? decode_step_ms_ : 0;
   if (worked && others_decode)
-    embed_chunks_.measured(rows, ms_between(started, Clock::now()), kIngestPiece * decode_step_ms_);
+    embed_chunks_.measured(rows, std::max(0.0, ms_between(started, Clock::now()) - beside_ms),
+                           kIngestPiece * decode_step_ms_);
   return worked;
 }
 

@@ -146,6 +146,8 @@ class Scheduler {
   void reap_prepared();
   std::unique_ptr<QueryTask> make_task(NewQuery query);
   bool may_mix();
+  std::int32_t chunk_room() const;
+  bool writer_has_room() const;
   bool start_decode();
   void finish_decode();
   void end_decode(const Status& status);
