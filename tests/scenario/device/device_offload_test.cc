@@ -66,9 +66,11 @@ TEST_F(DeviceOffloadTest, AnswersAreThoseOfTheCpuWheneverCopiesArrive) {
       EXPECT_EQ(there.bytes_copied, here.bytes_copied);
       EXPECT_EQ(there.bytes_appended, here.bytes_appended);
       EXPECT_EQ(there.bytes_copied > 0, one.slots);
-      if (one.name != std::string("specontext")) {
-        EXPECT_EQ(there.device_bytes, here.device_bytes)
-            << "a device keeps room for keys of the head that come";
+      // A device keeps room for keys of the head that come, and rows that ctkvr always attends to.
+      if (one.name == std::string("ctkvr")) {
+        EXPECT_GT(there.device_bytes, here.device_bytes);
+      } else if (one.name != std::string("specontext")) {
+        EXPECT_EQ(there.device_bytes, here.device_bytes);
       }
     }
   }
