@@ -1,5 +1,6 @@
-// Measures decode speed at batch sizes, and how much concurrent ingest delays a query between two
-// tokens. Random weights of a published shape. Prints {"settings": ..., "rows": [...]}.
+// Measures decode speed at batch sizes, how much concurrent ingest delays a query between two
+// tokens, and answers beside prompts with decode steps mixed with prefill chunks and without.
+// Random weights of a published shape. Prints {"settings": ..., "rows": [...]}.
 //   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N]
 //   [--steps N] [--answer N] [--ingest N] [--threads N]
 //     [--model-dir DIR with tokenizer]
@@ -252,6 +253,118 @@ class IngestBench {
   std::unique_ptr<Engine> engine_;
 };
 
+/// Measures four answers while prompts of 384 tokens follow one another, with decode steps that run
+/// beside chunks of prompts and with steps alone, in turn.
+class MixedBench {
+ public:
+  MixedBench(const Model& model, const Options& options, const fs::path& folder)
+      : options_(options) {
+    const auto tokenizer = std::shared_ptr<const Tokenizer>(
+        take(load_tokenizer(options.tokenizer_dir)));
+    vocab_ = tokenizer->vocab_size();
+    for (const bool mixed : {false, true}) {
+      StoreOptions store;
+      store.path = (folder / (mixed ? "mixed" : "alone")).string();
+      stores_[mixed] = take(open_store(store));
+      EngineOptions engine;
+      engine.num_threads = num_threads();
+      engine.mixed_steps = mixed;
+      auto format = take(PromptFormat::load(options.tokenizer_dir, tokenizer));
+      engines_[mixed] = take(create_engine_from_parts({model.twin(), tokenizer, std::move(format)},
+                                                      engine, *stores_[mixed]));
+    }
+  }
+  ~MixedBench() {
+    for (auto& engine : engines_) engine->stop(std::chrono::milliseconds(0));
+  }
+
+  std::string run() {
+    constexpr int kRounds = 3;
+    struct Measured {
+      std::vector<double> gaps, prompts_per_s, tokens_per_s;
+    } measured[2];
+    for (int round = -1; round < kRounds; ++round) {  // the first one touches every page
+      for (const bool mixed : {false, true}) {
+        const Round r = one(*engines_[mixed]);
+        if (round < 0) continue;
+        Measured& m = measured[mixed];
+        m.gaps.insert(m.gaps.end(), r.gaps.begin(), r.gaps.end());
+        m.prompts_per_s.push_back(r.prompt_tokens / r.seconds);
+        m.tokens_per_s.push_back(static_cast<double>(r.gaps.size()) / r.seconds);
+      }
+    }
+    std::string rows;
+    for (const bool mixed : {false, true}) {
+      const Measured &m = measured[mixed], &alone = measured[0];
+      const DecodeStepCounts steps = engines_[mixed]->load().decode_steps;
+      char text[600];
+      std::snprintf(
+          text, sizeof text,
+          "{\"measure\": \"beside prompts\", \"model\": \"%s\", \"weights\": \"%s\", "
+          "\"mixed_steps\": %s, \"gap_ms_median\": %.2f, \"gap_ms_p99\": %.2f, "
+          "\"answer_tokens_per_s\": %.2f, \"prompt_tokens_per_s\": %.1f, "
+          "\"times_alone_answers\": %.3f, \"times_alone_prompts\": %.3f, "
+          "\"share_of_steps_mixed\": %.2f}",
+          options_.model.c_str(), options_.weights.c_str(), mixed ? "true" : "false",
+          percentile(m.gaps, 50), percentile(m.gaps, 99), percentile(m.tokens_per_s, 50),
+          percentile(m.prompts_per_s, 50),
+          percentile(m.tokens_per_s, 50) / percentile(alone.tokens_per_s, 50),
+          percentile(m.prompts_per_s, 50) / percentile(alone.prompts_per_s, 50),
+          static_cast<double>(steps.mixed) / static_cast<double>(steps.mixed + steps.alone));
+      std::fprintf(stderr, "%s\n", text);
+      rows += (rows.empty() ? "" : ",\n  ") + std::string(text);
+    }
+    return rows;
+  }
+
+ private:
+  static constexpr std::int64_t kPrompt = 384;
+  struct Round {
+    std::vector<double> gaps;
+    double seconds = 0, prompt_tokens = 0;
+  };
+  std::shared_ptr<GapSink> ask(Engine& engine, std::int64_t prompt, std::int64_t answer) {
+    QueryRequest request;
+    request.id = "qry_" + std::to_string(++asked_);
+    request.suffix_ids = random_ids(prompt, vocab_, asked_);
+    request.cache.strategy = "recompute";
+    request.sampling.max_tokens = static_cast<std::int32_t>(answer);
+    request.sampling.ignore_eos = true;
+    auto sink = std::make_shared<GapSink>();
+    check(engine.query(std::move(request), sink).status());
+    return sink;
+  }
+  Round one(Engine& engine) {
+    Round out;
+    std::vector<std::shared_ptr<GapSink>> answers;
+    for (int i = 0; i < 4; ++i) answers.push_back(ask(engine, 48, options_.answer_tokens));
+    const auto start = Clock::now();
+    std::atomic<bool> over{false};
+    auto prompts = std::async(std::launch::async, [&] {
+      double tokens = 0;
+      while (!over) {
+        (void)ask(engine, kPrompt, 1)->wait();
+        if (!over) tokens += kPrompt;
+      }
+      return tokens;
+    });
+    for (const auto& sink : answers) {
+      const auto gaps = sink->wait();
+      out.gaps.insert(out.gaps.end(), gaps.begin(), gaps.end());
+    }
+    out.seconds = ms_since(start) / 1000;
+    over = true;
+    out.prompt_tokens = prompts.get();
+    return out;
+  }
+
+  const Options& options_;
+  std::int32_t vocab_ = 0;
+  std::uint32_t asked_ = 0;
+  std::unique_ptr<Store> stores_[2];
+  std::unique_ptr<Engine> engines_[2];
+};
+
 std::string bench_model(const ModelShape& shape, WeightFormat format, const Options& options) {
   const ModelConfig config = take(parse_model_config(shape.config));
   auto model = take(make_random_model(
@@ -260,6 +373,7 @@ std::string bench_model(const ModelShape& shape, WeightFormat format, const Opti
   const fs::path folder = fs::temp_directory_path() /
                           ("quire_throughput_" + std::to_string(std::random_device()()));
   fs::create_directories(folder);
+  rows += ",\n  " + MixedBench(*model, options, folder).run();
   if (options.ingest_tokens > 0)
     rows += ",\n  " + IngestBench(std::move(model), options, folder).run();
   fs::remove_all(folder);
