@@ -25,7 +25,8 @@ inline constexpr std::string_view kQwenPattern =
 /// is ever lost. Immutable, any thread.
 class Pretokenizer {
  public:
-  /// Errors: kInvalidArgument with the pattern and the position of the mistake.
+  /// Errors: kInvalidArgument with the pattern and the position of the mistake, also for a pattern
+  /// of more than 64 KiB, or of more than 250 parentheses within each other.
   static Result<Pretokenizer> compile(const std::vector<std::string>& patterns);
 
   Pretokenizer();  ///< no patterns: the whole text is one word
@@ -33,7 +34,9 @@ class Pretokenizer {
   Pretokenizer& operator=(Pretokenizer&&) noexcept;
   ~Pretokenizer();
 
-  /// Appends the words of `text` (valid UTF-8), which they point into.
+  /// Appends the words of `text` (valid UTF-8), which they point into. The choices that patterns
+  /// take back are counted. Where they need more than is allowed, in proportion to the text, the
+  /// rest of what the pattern looks at stays one word.
   void split(std::string_view text, std::vector<std::string_view>& words) const;
 
  private:

@@ -151,11 +151,59 @@ TEST(PretokenizerTest, CutsAsTheFamiliesDo) {
   EXPECT_EQ(split("x*", "axx"), (Words{"a", "xx"}));  // empty matches are skipped
 }
 
+std::string repeat(std::string_view unit, std::size_t times) {
+  std::string text;
+  for (std::size_t i = 0; i < times; ++i) text += unit;
+  return text;
+}
+
+/// Most of these would take minutes or more without a bound.
 TEST(PretokenizerTest, PatternsThatCostTooMuchLeaveTheTextWhole) {
-  const std::string text = std::string(40, 'a') + "!";
+  const std::string texts[] = {repeat("a", 40) + "!", repeat("a", 5000) + "!",
+                               repeat(repeat("a", 19) + "!", 1000) + "?"};
+  for (const std::string_view pattern :
+       {"(a+)+$", "a+a+a+$", "(([a-z]+)*)+$", "(?:(?:a|a)+)+$", "(?:a(?:a|a?)+)+$", "(a+)+\\1$"})
+    for (const std::string& text : texts)
+      EXPECT_EQ(split(pattern, text), std::vector<std::string>{text})
+          << pattern << " over " << text.size() << " bytes";
+}
+
+/// Digits are cut in threes from behind, for which each cut looks at all of those that follow.
+TEST(PretokenizerTest, ANumberThatIsTooLongKeepsItsLastDigitsTogether) {
+  constexpr std::string_view kThreesFromBehind = R"((?=(\d{3})+(?!\d)))";
+  EXPECT_EQ(split(kThreesFromBehind, "1234567"), (std::vector<std::string>{"1", "234", "567"}));
+  EXPECT_EQ(split(kThreesFromBehind, repeat("1", 300)).size(), 100u);
+  const std::string number = repeat("1", 20000);
+  const std::vector<std::string> words = split(kThreesFromBehind, number);
+  EXPECT_GT(words.back().size(), 3u);
   std::string whole;
-  for (const std::string& word : split("(a+)+$", text)) whole += word;
-  EXPECT_EQ(whole, text);
+  for (const std::string& word : words) whole += word;
+  EXPECT_EQ(whole, number);
+}
+
+TEST(PretokenizerTest, LongRunsAreCutAsShortOnesAre) {
+  using Words = std::vector<std::string>;
+  const std::size_t n = 100000;
+  for (const std::string_view pattern : {kGpt2Pattern, kLlama3Pattern, kQwenPattern}) {
+    EXPECT_EQ(split(pattern, repeat(" ", n) + "x"), (Words{repeat(" ", n - 1), " x"}));
+    EXPECT_EQ(split(pattern, repeat("a", n) + "!"), (Words{repeat("a", n), "!"}));
+    EXPECT_EQ(split(pattern, repeat("!", n) + "a").front().size(), n);
+  }
+  EXPECT_EQ(split("(?:a|b)+", repeat("ab", n) + "!"), (Words{repeat("ab", n), "!"}))
+      << "more than the stack of the JIT holds";
+}
+
+TEST(PretokenizerTest, APatternThatIsTooLongOrTooDeepIsRefused) {
+  const auto message = [](const std::string& pattern) {
+    const auto pre = Pretokenizer::compile({pattern});
+    return pre.ok() ? "" : pre.status().message();
+  };
+  EXPECT_EQ(message(repeat("a", 1000)), "");
+  EXPECT_EQ(message(repeat("(", 200) + repeat(")", 200)), "");
+  EXPECT_NE(message(repeat("a", 70 << 10)).find("longer than the limit"), std::string::npos)
+      << message(repeat("a", 70 << 10));
+  EXPECT_NE(message(repeat("(", 300) + repeat(")", 300)).find("parentheses are too deeply nested"),
+            std::string::npos);
 }
 
 TEST(PretokenizerTest, ABrokenPatternIsNamed) {
