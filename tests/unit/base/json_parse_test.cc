@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
 
 namespace quire {
 namespace {
@@ -158,6 +162,128 @@ TEST(ParseJson, TextsFromOutsideHaveAllBounds) {
   std::string ids = "[0";
   for (int i = 1; i < 1 << 20; ++i) ids += ",1";
   EXPECT_EQ(message(ids + "]", kOutsideJson), "");
+}
+
+using Keys = std::vector<std::string>;
+
+constexpr std::size_t kBuckets = 1024;
+constexpr std::size_t kKeyBytes = 6;
+
+/// Returns where Boost.JSON puts a key in a table of kBuckets, which lies at `address`.
+std::size_t bucket_of(const std::string& key, std::size_t address) {
+  return json::detail::digest(key.begin(), key.end(), address) % kBuckets;
+}
+
+/// Returns keys that share one bucket wherever their table lies. The hash begins with the address,
+/// whose last four bits are zero, and characters below 16 leave the bits above those alone: two
+/// keys of one length that collide at one address do so at all.
+Keys colliding_keys(std::size_t count) {
+  Keys keys;
+  for (std::string key(kKeyBytes, 1); keys.size() < count;) {
+    if (bucket_of(key, 0) == 0) keys.push_back(key);
+    std::size_t at = 0;
+    while (at < key.size() && ++key[at] == 16) key[at++] = 1;
+    if (at == key.size()) {
+      ADD_FAILURE() << "too few keys collide";
+      break;
+    }
+  }
+  return keys;
+}
+
+Keys random_keys(std::size_t count) {
+  std::mt19937 rng(7);
+  std::uniform_int_distribution<int> character(1, 15);
+  std::set<std::string> keys;
+  while (keys.size() < count) {
+    std::string key(kKeyBytes, 0);
+    for (char& c : key) c = static_cast<char>(character(rng));
+    keys.insert(key);
+  }
+  return {keys.begin(), keys.end()};
+}
+
+/// Writes every character as an escape of the same length.
+std::string object_of(const Keys& keys) {
+  std::string text;
+  for (const std::string& key : keys) {
+    text += text.empty() ? "{\"" : ",\"";
+    for (const char c : key)
+      text += std::string("\\u000") + "0123456789abcdef"[static_cast<unsigned char>(c)];
+    text += "\":0";
+  }
+  return text + "}";
+}
+
+std::string list_of(int times, const std::string& item) {
+  std::string text = "[";
+  for (int i = 0; i < times; ++i) text += (i ? "," : "") + item;
+  return text + "]";
+}
+
+/// Returns how many earlier keys of their buckets the keys of a table at `address` are compared
+/// with, as they are put there one after another.
+std::size_t comparisons(const json::object& object, std::size_t address) {
+  EXPECT_EQ(object.capacity(), kBuckets);
+  std::map<std::size_t, std::size_t> used;
+  std::size_t sum = 0;
+  for (const auto& member : object) sum += used[bucket_of(std::string(member.key()), address)]++;
+  return sum;
+}
+
+TEST(ParseJson, CollidingKeysAreComparedABoundedNumberOfTimes) {
+  const auto of = [](const Keys& keys) {
+    const auto v = parse_json(list_of(16, object_of(keys)), kOutsideJson);
+    std::vector<std::size_t> sums;
+    for (const std::size_t address : {0x10UL, 0x55d0c0a8b2c0UL, 0x7fffffffff70UL}) {
+      std::size_t sum = 0;
+      for (const json::value& object : v->as_array())
+        sum += comparisons(object.as_object(), address);
+      sums.push_back(sum);
+    }
+    return sums;
+  };
+  for (const std::size_t sum : of(colliding_keys(kBuckets))) {
+    EXPECT_EQ(sum, 16 * kBuckets * (kBuckets - 1) / 2) << "these are the worst keys";
+    EXPECT_LE(sum, kOutsideJson.max_wide_keys * kOutsideJson.max_object_keys / 2);
+  }
+  for (const std::size_t sum : of(random_keys(kBuckets))) EXPECT_LE(sum, 16 * kBuckets);
+  // What the worst keys of objects of every size cost: some hundredths of a second.
+  EXPECT_LE(kOutsideJson.max_wide_keys * kOutsideJson.max_object_keys / 2, std::size_t{1} << 23);
+  EXPECT_LE(kOutsideJson.max_keys * kWideObjectKeys / 2, std::size_t{1} << 23);
+}
+
+TEST(ParseJson, CollidingKeysAreRefusedWhereOthersAre) {
+  const auto refused_at = [](const std::string& text) {
+    json::value out;
+    const auto error = parse_json(text, out, kOutsideJson);
+    EXPECT_TRUE(error && error->kind == Kind::kTooMany);
+    return error ? error->byte : 0;
+  };
+  const Keys colliding = colliding_keys(kBuckets + 1), others = random_keys(kBuckets + 1);
+  const std::string one = object_of(colliding);
+  EXPECT_GT(refused_at(one), one.size() - 48);
+  EXPECT_EQ(refused_at(one), refused_at(object_of(others)));
+  const std::string seventeen = list_of(17,
+                                        object_of(Keys(colliding.begin() + 1, colliding.end())));
+  EXPECT_EQ(refused_at(seventeen),
+            refused_at(list_of(17, object_of(Keys(others.begin() + 1, others.end())))));
+  // However many there are, none is read beyond the bound.
+  EXPECT_EQ(refused_at(object_of(colliding_keys(3000))), refused_at(one));
+}
+
+TEST(ParseJson, CollidingKeysAreToldApart) {
+  const Keys keys = colliding_keys(300);
+  const auto v = parse_json(object_of(keys), kOutsideJson);
+  ASSERT_TRUE(v.ok()) << v.status().message();
+  EXPECT_EQ(v->as_object().size(), keys.size());
+  for (const std::string& key : keys) EXPECT_TRUE(v->as_object().contains(key));
+  Keys twice = keys;
+  twice.back() = twice.front();
+  json::value out;
+  const auto error = parse_json(object_of(twice), out, kOutsideJson);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind, Kind::kRepeatedKey);
 }
 
 }  // namespace
