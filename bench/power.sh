@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Power failures under a service that works: what its clients find afterwards.
-#   bench/power.sh [--quick] [--rounds N] [--first N] [--seed N] [--die power|kill] [--keep FOLDER]
+#   bench/power.sh [--quick] [--rounds N] [--first N] [--seed N] [--die power|kill|fail]
+#                  [--keep FOLDER]
 # See tests/power/power_rounds.py. Fails at the first document that is lost or wrong, or answer that
 # differs. 300 rounds take about 20 minutes. Prints {"settings", "rows"}.
 set -euo pipefail

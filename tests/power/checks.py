@@ -69,7 +69,8 @@ class Checks:
         for job in self.expected.jobs:
             status, reply = client.call("GET", "/v1/jobs/" + job)
             self.counts["jobs"] += 1
-            if status != 200 or reply["status"] not in ("succeeded", "partial", "cancelled"):
+            good = ("succeeded", "partial", "cancelled") + ("failed",) * self.expected.failing
+            if status != 200 or reply["status"] not in good:
                 wrong.append(f"job {job}: {status} {reply}")
         documents = {}
         for name in sorted(self.expected.allowed):
@@ -127,6 +128,12 @@ class Checks:
             if None in allowed or any(d.expires and now >= d.expires[0] for d in allowed):
                 return None, None
             return f"lost; expected {[d.shown() for d in allowed]}", None
+        if self.expected.failing and status == 200 and found["status"] == "failed":
+            self.counts["documents failed"] += 1
+            client.call("DELETE", "/v1/documents/" + name)
+            if None in allowed or len(allowed) > 1:
+                return None, None
+            return f"failed; expected {[d.shown() for d in allowed]}", None
         status, text = client.call("GET", f"/v1/documents/{name}/content")
         if status == 404:  # it expired between the two
             return None, None

@@ -92,9 +92,12 @@ class Document:
 class Expected:
     """Per id, the values that a reader may find: one where the last change was acknowledged, more
     where a change was not. None: no document. A document that expires may be absent after its
-    earliest time, and must be after the time that it shows."""
+    earliest time, and must be after the time that it shows. With `failing` disks a job may fail
+    that was taken, and its documents then are as before."""
 
-    def __init__(self):
+    def __init__(self, failing=False):
+        self.failing = failing
+        self.times = True  # documents may expire: the service's clock is right
         self.mu = threading.Lock()
         self.allowed = {}
         self.jobs = []
@@ -114,7 +117,8 @@ class Expected:
     def acknowledge(self, kind, changes):
         with self.mu:
             for name, value in changes.items():
-                self.allowed[name] = [value]
+                if not (self.failing and kind.endswith("later")):
+                    self.allowed[name] = [value]
             self.acknowledged[kind] = self.acknowledged.get(kind, 0) + len(changes)
 
     def problem(self, text):
@@ -141,6 +145,7 @@ class Writer(threading.Thread):
         self.ids = [f"w{number}-{i}" for i in range(6)]
         self.client = Client(port)
         self.waits = set()  # ids that a job may still work on
+        self.packs = []  # (id, document, pack)
 
     def run(self):
         try:
@@ -153,6 +158,7 @@ class Writer(threading.Thread):
         kinds = {
             "put": 8, "post": 5, "post later": 6, "batch": 2, "batch later": 3, "delete": 4,
             "delete some": 1, "patch": 4, "pin": 2, "flush": 1, "evict": 2, "query": 2, "chat": 1,
+            "export": 1, "import": 1, "backup": 1,
         }  # fmt: skip
         kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
         getattr(self, "do_" + kind.replace(" ", "_"))()
@@ -161,7 +167,7 @@ class Writer(threading.Thread):
         """Returns members of a request that hold for all its documents, and the times at which
         these run out."""
         options, expires = {"pinned": self.rng.random() < 0.2}, None
-        if self.rng.random() < 0.2:
+        if self.rng.random() < 0.2 and self.expected.times:
             options["ttl_seconds"] = seconds = self.rng.choice((2, 3600, 3600))
             expires = (time.time() + seconds - CLOCK_S, time.time() + seconds + 60)
         return options, expires
@@ -195,6 +201,8 @@ class Writer(threading.Thread):
         for result in reply.get("results", []):
             if result.get("status") == "failed":
                 return None  # one of the documents may be as before
+        if reply.get("failed"):
+            return None
         now = time.time()
         for value in changes.values():
             if value and value.expires and value.expires[1] - value.expires[0] > 59:
@@ -292,6 +300,25 @@ class Writer(threading.Thread):
         if self.rng.random() < 0.5:  # else all
             body["document_ids"] = [self.rng.choice(self.ids)]
         self.client.call("POST", "/v1/admin/cache/evict", body)
+
+    def do_export(self):
+        name, now = self.settled()
+        if not name:
+            return
+        path = "/v1/admin/cache/export"
+        status, pack = self.client.call("POST", path, {"document_ids": [name]})
+        if status == 200 and isinstance(pack, bytes):
+            self.packs = [*self.packs[-2:], (name, now, pack)]
+
+    def do_import(self):
+        if not self.packs:
+            return
+        name, value, pack = self.rng.choice(self.packs)
+        if name not in self.waits:
+            self.ask("import", "POST", "/v1/admin/cache/import", pack, {name: value})
+
+    def do_backup(self):
+        self.client.call("POST", "/v1/admin/backup")
 
     def do_query(self):
         self.client.call("POST", "/v1/query", question([self.rng.choice(self.ids)]))

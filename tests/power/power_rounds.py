@@ -11,18 +11,27 @@ documents until the service dies before the n-th call that changes a file, or st
 on this disk must have every document as it was acknowledged, without half a change, and must
 answer as a service that never died. The next round goes on with this disk.
 
+With `--die fail` the service lives on while calls fail from the n-th on: one, some or all, with an
+I/O error or a full disk, after half of a write or before it. In other rounds reads fail or come
+from another place of the file, or the wall clock jumps. Then the service stops or is killed.
+
 In the first round the store is new and nothing survives that was not synced. In the second the
 service stops, and of what was not synced only the seal survives. Some later ones are like these.
+
+Some clients export documents, import them again and make backups, and sometimes the store is
+repaired before it starts, and the repair killed.
 
 A round that fails leaves the disk before it, the notes and the disk after it in --keep, and of
 this round and the two before it the logs and what was expected when the service had died.
 """
 
 import argparse
+import errno
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -49,7 +58,7 @@ class Rounds:
         self.options, self.folder = options, folder
         self.disk = os.path.join(folder, "disk")  # before a round
         os.mkdir(self.disk)
-        self.expected = Expected()
+        self.expected = Expected(options.die == "fail")
         self.reference = Reference(options.binary, options.model, folder)
         self.service = None  # of the round under way
         self.counts = Counter()
@@ -64,6 +73,8 @@ class Rounds:
         rng = random.Random(f"{self.options.seed}/{number}")
         self.expected.jobs = []
         flags = rng.choice(((), (), ("--disk.max_bytes=100MiB",)))
+        # Backups lie on another disk, which does not fail.
+        flags += (f"--backup.path={self.path('backups')}", "--backup.every_hours=0")
         ordered = rng.random() < 0.4
         early = rng.random() < 0.2
         cut_at = rng.randint(1, 90) if early else rng.randint(60, 60 + rng.choice((200, 1500)))
@@ -93,6 +104,9 @@ class Rounds:
             "QUIRE_POWER_SYNC_US": str(rng.choice((0, 2000, 8000))),
             "QUIRE_POWER_SEED": str(rng.randrange(1 << 30)),
         }
+        fail = self.options.die == "fail"
+        if fail:
+            watched |= self.failures(rng)
         self.age_logs()
         self.load(work, flags, watched, rng, stop)
         with open(self.path("expected.log"), "w", encoding="utf-8") as file:
@@ -115,6 +129,29 @@ class Rounds:
         self.counts[kind] += 1
         disk_image.remove_folder(self.disk)
         os.rename(image, self.disk)
+
+    def failures(self, rng):
+        """Returns the environment of a round whose calls fail, or whose clock jumps."""
+        clock = rng.random() < 0.25
+        reads = not clock and rng.random() < 0.3
+        at, calls = rng.randint(1, rng.choice((60, 600, 3000))), rng.choice((1, 1, 5, 60, 1 << 40))
+        error = rng.choice((errno.EIO, errno.ENOSPC))
+        if reads:
+            calls, error = rng.choice((1, 3, 20)), rng.choice((errno.EIO, 0))
+        kind = "clock" if clock else "read" if reads else errno.errorcode[error]
+        self.counts[f"{kind} rounds"] += 1
+        self.note(f"  {kind}: {calls} calls from {at} on")
+        self.expected.times = not clock
+        if clock:
+            return {"QUIRE_POWER_CUT_AT": "0", "QUIRE_POWER_CLOCK_S": rng.choice(("900", "-900"))}
+        name = "QUIRE_POWER_READ" if reads else "QUIRE_POWER_FAIL"
+        return {
+            "QUIRE_POWER_CUT_AT": "0",
+            name + "_AT": str(at),
+            name + "_CALLS": str(calls),
+            name + "_ERRNO": str(error),
+            "QUIRE_POWER_FAIL_TORN": str(rng.randrange(2)),
+        }
 
     def age_logs(self):
         """Makes room for the logs of the next round: `load.log` becomes `load.1.log`."""
@@ -140,6 +177,10 @@ class Rounds:
             ]
             for writer in writers:
                 writer.start()
+            while "QUIRE_POWER_CLOCK_S" in watched and any(w.is_alive() for w in writers):
+                time.sleep(rng.uniform(0.05, 0.4))
+                if service.process.poll() is None:
+                    service.process.send_signal(signal.SIGRTMIN + 6)
             for writer in writers:
                 writer.join()
             alive = service.process.poll() is None
@@ -148,13 +189,37 @@ class Rounds:
             self.counts["deaths in start"] += 1
         code = service.stop(signal.SIGTERM) if stop else service.cut()
         self.note("  dead")
-        if code != -signal.SIGKILL and not (stop and code == 0):
+        if self.options.die == "fail":
+            # It may refuse to start and end with an error, but not crash.
+            if code not in (0, 1, -signal.SIGKILL):
+                raise Failed(f"the service ended by itself with {code}: {service.log()[-3:]}")
+        elif code != -signal.SIGKILL and not (stop and code == 0):
             raise Failed(f"the service ended by itself with {code}: {service.log()[-3:]}")
         if self.expected.problems:
             raise Failed(f"refused: {self.expected.problems[:3]}")
 
+    def repair(self, image, rng):
+        """Kills a repair of the store, which is whole, at some call, or lets it end."""
+        watched = {
+            "LD_PRELOAD": self.options.layer,
+            "QUIRE_POWER_FOLDER": image,
+            "QUIRE_POWER_NOTES": self.path("notes"),
+            "QUIRE_POWER_CUT_AT": str(rng.randint(1, 400)),
+        }
+        command = [self.options.binary, "store", "repair", "--apply", "--path"]
+        done = subprocess.run(
+            [*command, os.path.join(image, "store")], env=dict(os.environ, **watched),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, check=False,
+        )  # fmt: skip
+        killed = done.returncode == -signal.SIGKILL
+        self.counts["repairs killed" if killed else "repairs"] += 1
+        if not killed and done.returncode != 0:
+            raise Failed(f"a repair ended with {done.returncode}: {done.stderr[-300:]}")
+
     def check(self, image, flags, rng):
         store = os.path.join(image, "store")
+        if os.path.isdir(store) and rng.random() < 0.12:
+            self.repair(image, rng)
         began = time.monotonic()
         service = self.service = Service(
             self.options.binary, self.options.model, store, self.path("check.log"), flags
@@ -163,7 +228,12 @@ class Rounds:
             if not service.wait_until_ready():
                 raise Failed(f"the service does not start: {service.log()[-3:]}")
             self.starts_ms.append((time.monotonic() - began) * 1000)
-            wrong = self.checks.differences(Client(service.port), rng)
+            client = Client(service.port)
+            wrong = self.checks.differences(client, rng)
+            status, made = client.call("POST", "/v1/admin/backup")
+            self.counts["backups"] += 1
+            if status != 200:
+                wrong.append(f"no backup: {status} {made}")
         except Gone as error:
             raise Failed(f"the service went away: {error} {service.log()[-3:]}") from error
         finally:
@@ -190,7 +260,8 @@ class Rounds:
         """Goes on with an empty disk."""
         disk_image.remove_folder(self.disk)
         os.mkdir(self.disk)
-        acknowledged, self.expected = self.expected.acknowledged, Expected()
+        acknowledged = self.expected.acknowledged
+        self.expected = Expected(self.options.die == "fail")
         self.expected.acknowledged = acknowledged
         self.checks.expected = self.expected
 
@@ -219,8 +290,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=0, help="begin no round after that")
     parser.add_argument("--seconds", type=float, default=3, help="longest work of a round")
-    parser.add_argument("--die", choices=("power", "kill"), default="power")
+    parser.add_argument("--die", choices=("power", "kill", "fail"), default="power")
     parser.add_argument("--keep", help="folder for what a failed round leaves")
     parser.add_argument("--failures", type=int, default=0, help="failed rounds to go on after")
     parser.add_argument("--json", action="store_true", help="print a result for bench/run")
@@ -231,7 +303,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="quire-power-") as folder:
         rounds = Rounds(options, os.path.realpath(folder))
         try:
+            began = time.monotonic()
             for number in range(options.first, options.first + options.rounds):
+                if options.minutes and time.monotonic() > began + 60 * options.minutes:
+                    break
                 try:
                     rounds.run(number)
                 except (Failed, Gone) as error:

@@ -120,13 +120,16 @@ class Client:
         self.headers = {}  # of the last reply
 
     def call(self, method, path, body=None, headers=None):
-        """Returns the status and the parsed body, or the body as bytes where it is no JSON."""
+        """Sends a body as JSON, or bytes as a pack. Returns the status and the parsed body, or the
+        body as bytes where it is no JSON."""
+        pack = isinstance(body, bytes)
+        kind = "application/vnd.quire.pack" if pack else "application/json"
         try:
             self.connection.request(
                 method,
                 path,
-                None if body is None else json.dumps(body),
-                {"Content-Type": "application/json", **(headers or {})},
+                body if pack or body is None else json.dumps(body),
+                {"Content-Type": kind, **(headers or {})},
             )
             reply = self.connection.getresponse()
             data = reply.read()

@@ -7,6 +7,13 @@
 // signal SIGRTMIN + 5 it is the next one),
 // QUIRE_POWER_SYNC_US (longest pause of a sync), QUIRE_POWER_SEED (of the pauses).
 //
+// Calls may fail: QUIRE_POWER_FAIL_AT (number of the first noted call that does),
+// QUIRE_POWER_FAIL_CALLS (how many), QUIRE_POWER_FAIL_ERRNO, QUIRE_POWER_FAIL_TORN (1: half of a
+// failing write is written). QUIRE_POWER_READ_AT, QUIRE_POWER_READ_CALLS and QUIRE_POWER_READ_ERRNO
+// are the same for reads; 0 as the error is a read of another place of the file.
+// QUIRE_POWER_CLOCK_S: the signal SIGRTMIN + 6 sets the wall clock forward by so many seconds
+// (negative: back), and the next one sets it right again.
+//
 // A note is a Note and behind it both paths and the bytes. A call is noted after it was carried out
 // and before it returns, under one lock. A sync is noted when it begins: what was written before
 // it began is durable. No sync reaches the disk. What cannot be noted (writable mappings,
@@ -19,6 +26,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
@@ -52,6 +60,16 @@ std::uint32_t g_next_handle = 1;
 std::uint64_t g_calls = 0, g_cut_at = 0, g_random = 1;
 std::atomic<bool> g_cut_now{false};  // the next call is that of the cut
 useconds_t g_sync_us = 0;
+/// The calls of one kind that fail.
+struct Failing {
+  std::uint64_t first = 0, calls = 0;  // first 0: none
+  int error = EIO;
+  bool is(std::uint64_t call) const { return first > 0 && call >= first && call - first < calls; }
+};
+Failing g_failing, g_failing_reads;
+bool g_torn = false;
+std::atomic<std::uint64_t> g_reads{0};
+std::atomic<std::int64_t> g_clock_jump{0}, g_clock_s{0};
 
 [[noreturn]] void refuse(const char* what) {
   std::fprintf(stderr, "unsynced_layer: %s cannot be noted\n", what);
@@ -112,6 +130,15 @@ void count(F&& last) {
 }
 constexpr int kCut = 8;
 
+/// Returns whether the call that is about to be carried out fails instead, with errno set. Such a
+/// call is counted. Needs g_mu.
+bool fails() {
+  if (g_cut_now.load() || !g_failing.is(g_calls + 1)) return false;
+  ++g_calls;
+  errno = g_failing.error;
+  return true;
+}
+
 /// Returns the path without ".", empty parts and a relative beginning; empty: not under the folder.
 std::string under_folder(int dir, const char* path) {
   if (g_notes < 0 || !path) return {};
@@ -167,9 +194,11 @@ template <class Open>
 int noted_open(int dir, const char* path, int flags, Open&& open) {
   const std::string at = under_folder(dir, path);
   if (at.empty()) return open();
+  // A file without a name is gone after any crash.
+  if ((flags & O_TMPFILE) == O_TMPFILE) return open();
   std::lock_guard lock(g_mu);
-  if ((flags & O_TMPFILE) == O_TMPFILE) refuse("O_TMPFILE");
   const int changes = ((flags & O_CREAT) && !is_there(at) ? 1 : 0) | (flags & O_TRUNC ? 2 : 0);
+  if (changes && fails()) return -1;
   if (changes) count([&] { note('o', g_next_handle, 0, 0, at, {}, nullptr, changes | kCut); });
   const int fd = open();
   if (fd < 0) return fd;
@@ -182,10 +211,13 @@ int noted_open(int dir, const char* path, int flags, Open&& open) {
 template <class Write>
 ssize_t noted_write(std::uint32_t handle, const void* data, std::uint64_t offset, std::size_t bytes,
                     Write&& write) {
-  count([&] { note('w', handle, offset, bytes, {}, {}, data, kCut); });
-  const ssize_t n = write();
+  const bool failing = fails();
+  if (failing && !g_torn) return -1;
+  if (!failing) count([&] { note('w', handle, offset, bytes, {}, {}, data, kCut); });
+  const ssize_t n = write(failing ? bytes / 2 : bytes);
   if (n > 0) note('w', handle, offset, static_cast<std::uint64_t>(n), {}, {}, data);
-  return n;
+  if (failing) errno = g_failing.error;
+  return failing ? -1 : n;
 }
 
 /// Returns where write() puts the next byte. Needs g_mu.
@@ -203,6 +235,7 @@ int noted_sync(int fd, char op) {
   useconds_t pause = 0;
   {
     std::lock_guard lock(g_mu);
+    if (fails()) return -1;
     count([&] { note(op, handle, 0, 0, {}, {}, nullptr, kCut); });
     note(op, handle, 0, 0);
     g_random = g_random * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -217,6 +250,7 @@ int noted_change(char op, const std::string& path, const std::string& other, Cal
   if (path.empty() && other.empty()) return call();
   if (op == 'r' && (path.empty() || other.empty())) refuse("a rename out of the folder");
   std::lock_guard lock(g_mu);
+  if (fails()) return -1;
   count([&] { note(op, 0, 0, 0, path, other, nullptr, kCut); });
   const int result = call();
   if (result == 0) note(op, 0, 0, 0, path, other);
@@ -226,6 +260,7 @@ int noted_change(char op, const std::string& path, const std::string& other, Cal
 int noted_size(int fd, char op, std::uint64_t offset, std::uint64_t bytes, int (*call)(int, off_t),
                off_t size) {
   std::lock_guard lock(g_mu);
+  if (fails()) return -1;
   count([&] { note(op, handle_of(fd), offset, bytes, {}, {}, nullptr, kCut); });
   const int result = call(fd, size);
   if (result == 0) note(op, handle_of(fd), offset, bytes);
@@ -233,6 +268,15 @@ int noted_size(int fd, char op, std::uint64_t offset, std::uint64_t bytes, int (
 }
 
 bool writes(const char* mode) { return std::strpbrk(mode, "wa+") != nullptr; }
+
+/// Carries a read out, unless it fails or goes to another place.
+template <class Read>
+ssize_t watched_read(int fd, off_t offset, Read&& read) {
+  if (!handle_of(fd) || !g_failing_reads.is(++g_reads)) return read(offset);
+  if (g_failing_reads.error == 0) return read(offset >= 4096 ? offset - 4096 : offset + 4096);
+  errno = g_failing_reads.error;
+  return -1;
+}
 
 std::uint64_t number(const char* name) {
   const char* text = std::getenv(name);
@@ -251,6 +295,15 @@ __attribute__((constructor)) void begin() {
   at_next.sa_handler = [](int) { g_cut_now = true; };
   at_next.sa_flags = SA_RESTART;
   ::sigaction(SIGRTMIN + 5, &at_next, nullptr);
+  at_next.sa_handler = [](int) { g_clock_jump = g_clock_jump == 0 ? g_clock_s.load() : 0; };
+  ::sigaction(SIGRTMIN + 6, &at_next, nullptr);
+  const char* clock = std::getenv("QUIRE_POWER_CLOCK_S");
+  g_clock_s = clock ? std::strtoll(clock, nullptr, 10) : 0;
+  g_failing = {number("QUIRE_POWER_FAIL_AT"), number("QUIRE_POWER_FAIL_CALLS"),
+               static_cast<int>(number("QUIRE_POWER_FAIL_ERRNO"))};
+  g_torn = number("QUIRE_POWER_FAIL_TORN") != 0;
+  g_failing_reads = {number("QUIRE_POWER_READ_AT"), number("QUIRE_POWER_READ_CALLS"),
+                     static_cast<int>(number("QUIRE_POWER_READ_ERRNO"))};
   g_sync_us = static_cast<useconds_t>(number("QUIRE_POWER_SYNC_US"));
   g_random = number("QUIRE_POWER_SEED") * 2 + 1;
   const long fd = ::syscall(SYS_openat, AT_FDCWD, notes, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -342,7 +395,7 @@ ssize_t write(int fd, const void* data, size_t bytes) {
   if (!handle) return real_write(fd, data, bytes);
   std::lock_guard lock(g_mu);
   return noted_write(handle, data, position(fd), bytes,
-                     [&] { return real_write(fd, data, bytes); });
+                     [&](std::size_t n) { return real_write(fd, data, n); });
 }
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   REAL(pwrite);
@@ -350,10 +403,23 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   if (!handle) return real_pwrite(fd, data, bytes, offset);
   std::lock_guard lock(g_mu);
   return noted_write(handle, data, static_cast<std::uint64_t>(offset), bytes,
-                     [&] { return real_pwrite(fd, data, bytes, offset); });
+                     [&](std::size_t n) { return real_pwrite(fd, data, n, offset); });
 }
 ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
   return pwrite(fd, data, bytes, offset);
+}
+ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
+  REAL(pread);
+  return watched_read(fd, offset, [&](off_t at) { return real_pread(fd, data, bytes, at); });
+}
+ssize_t pread64(int fd, void* data, size_t bytes, off64_t offset) {
+  return pread(fd, data, bytes, offset);
+}
+int clock_gettime(clockid_t clock, timespec* out) noexcept {
+  REAL(clock_gettime);
+  const int result = real_clock_gettime(clock, out);
+  if (result == 0 && clock == CLOCK_REALTIME) out->tv_sec += g_clock_jump.load();
+  return result;
 }
 ssize_t writev(int fd, const iovec* parts, int count) {
   REAL(writev);
@@ -397,6 +463,7 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   if (mode != (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) refuse("fallocate");
   std::lock_guard lock(g_mu);
   const auto at = static_cast<std::uint64_t>(offset), length = static_cast<std::uint64_t>(bytes);
+  if (fails()) return -1;
   count([&] { note('p', handle_of(fd), at, length, {}, {}, nullptr, kCut); });
   const int result = real_fallocate(fd, mode, offset, bytes);
   if (result == 0) note('p', handle_of(fd), at, length);
