@@ -132,8 +132,8 @@ Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
 
 Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
   auto store = open_whole(options);
-  if (store.code() != Code::kCorruption || options.read_only) return store;
-  if (options.on_damage == OnDamage::kRefuse)
+  if (store.code() != Code::kCorruption) return store;
+  if (options.read_only || options.on_damage == OnDamage::kRefuse)
     return Status(Code::kCorruption,
                   store.status().message() +
                       "; 'quire store repair' says what can be saved and does it, and so does a "

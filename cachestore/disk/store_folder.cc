@@ -334,8 +334,7 @@ Status StoreFolder::check_seal(bool read_only) const {
     return Status(Code::kCorruption,
                   "the catalog in '" + db() +
                       "' is damaged: its manifest is not what was written when the store was "
-                      "closed; 'quire store repair' says what "
-                      "can be saved and does it",
+                      "closed",
                   "disk.path");
   }
   if (!read_only && ::unlink(path.c_str()) != 0)
