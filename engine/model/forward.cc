@@ -165,9 +165,7 @@ class ForwardPass::Impl {
     return {};
   }
 
-  std::int64_t room_beside() const {
-    return w_.beside != nullptr ? w_.beside->most() : 0;
-  }
+  std::int64_t room_beside() const { return w_.beside != nullptr ? w_.beside->most() : 0; }
   static QkvRows rows_of(const QkvRows& all, std::int64_t first, std::int64_t rows) {
     const std::int64_t skip = first * all.ld;
     return {all.q + skip, all.k + skip, all.v + skip, rows, all.ld};
@@ -184,7 +182,7 @@ class ForwardPass::Impl {
     const std::int64_t before = count_of(w_.rows) * q_dim_;
     if (before == 0) QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, beside_ * q_dim_));
     if (!w_.beside->attend(theirs, result_at(w_.attention.data(), attention_dtype_, before),
-                                 attention_dtype_))
+                           attention_dtype_))
       beside_ = 0;
     return {};
   }
@@ -359,8 +357,7 @@ class ForwardPass::Impl {
     const bool may_shrink = request_.hook != nullptr || beside_ > 0;
     if (may_shrink && model_.attention_dtype(pass.layer, 1) != attention_dtype_)
       attention_dtype_ = DType::kF32;
-    if (beside_ > 0 && !w_.beside->attends_in(attention_dtype_))
-      attention_dtype_ = DType::kF32;
+    if (beside_ > 0 && !w_.beside->attends_in(attention_dtype_)) attention_dtype_ = DType::kF32;
     return compute_.attention().attend(dense, attention_dtype_);
   }
 
