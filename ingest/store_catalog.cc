@@ -434,9 +434,11 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
   auto cancelled = table_.cancel_document(ns, id);
   cancelled.release();
   const Status saved = table_.flush();
-  if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return no_document(id);
-  // Jobs that cannot bring this document back are saved later.
-  if (saved.ok() || !table_.has_unsaved(ns, id)) return {};
+  // Jobs that cannot bring this document back are saved later. One that can does so after a crash,
+  // also where there is no document now.
+  const bool safe = saved.ok() || !table_.has_unsaved(ns, id);
+  if (safe && s.code() == Code::kNotFound && cancelled.num_items() == 0) return no_document(id);
+  if (safe) return {};
   return saved.with_context(
       "the document is deleted, but its job could not be saved, so a crash may bring it back");
 }
