@@ -131,6 +131,7 @@ class Importer {
     }
     const auto there = store_.get_document_head(options_.ns, manifest_.id);
     if (there.ok() && there->content_hash == manifest_.content_hash &&
+        there->title == manifest_.title && there->metadata_json == manifest_.metadata_json &&
         there->fingerprint == manifest_.fingerprint && there->status == DocumentStatus::kReady) {
       QUIRE_RETURN_IF_ERROR(store_.commit_segments(handles).status());
       ++report_.skipped;

@@ -197,6 +197,22 @@ TEST_F(PackTransferTest, DocumentsMoveWithTheirKv) {
   EXPECT_EQ(to->get_document_head("default", "b").status().code(), Code::kNotFound);
 }
 
+TEST_F(PackTransferTest, ATitleThatChangedComesBack) {
+  auto store = make_store();
+  const auto titled = [](const char* title) {
+    return [title](DocumentManifest& m) { m.title = title; };
+  };
+  ASSERT_OK(test::put_document(*store, "a", {1}, {}, false, titled("Then")));
+  const std::string pack = pack_of(*store, {"a"});
+  ASSERT_OK(test::put_document(*store, "a", {1}, {}, false, titled("Now")));
+  const auto report = import(*store, pack, options());
+  ASSERT_OK(report);
+  EXPECT_EQ(report->documents, 1u);
+  const auto head = store->get_document_head("default", "a");
+  ASSERT_OK(head);
+  EXPECT_EQ(head->title, "Then");
+}
+
 TEST_F(PackTransferTest, WhatIsThereIsSkippedButItsLostKvComesBack) {
   auto store = make_store();
   ASSERT_OK(test::put_document(*store, "a", {1}));
