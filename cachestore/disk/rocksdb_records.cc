@@ -161,7 +161,7 @@ void RecordDatabase::close() {
 }
 
 Status RecordDatabase::open() {
-  QUIRE_RETURN_IF_ERROR(open_database());
+  QUIRE_RETURN_IF_ERROR(open_database(options_.read_only));
   return options_.read_only ? Status() : check_ledger();
 }
 
@@ -171,7 +171,7 @@ std::optional<std::array<::rocksdb::ColumnFamilyHandle*, 2>> RecordDatabase::lay
   return std::array{handles_[kNumCfs], handles_[kNumCfs + 1]};
 }
 
-Status RecordDatabase::open_database() {
+Status RecordDatabase::open_database(bool read_only) {
   ::rocksdb::DBOptions db_opts = db_options(options_);
   db_opts.listeners.push_back(files_);
   std::vector<std::string> present;
@@ -199,19 +199,19 @@ Status RecordDatabase::open_database() {
   const auto cache = record_cache();
   for (const char* name : kCfNames) {
     // A program that only reads creates nothing.
-    if (options_.read_only && name == kCfNames[kExtentsCf] && !has(name)) continue;
+    if (read_only && name == kCfNames[kExtentsCf] && !has(name)) continue;
     families.emplace_back(name, record_options(options_, cache));
   }
   const bool both = has(kLayout1Families[0]) && has(kLayout1Families[1]),
              one = has(kLayout1Families[0]) || has(kLayout1Families[1]);
-  const bool layout1 = both || (one && !options_.read_only);
+  const bool layout1 = both || (one && !read_only);
   if (layout1) {
     families.emplace_back(kLayout1Families[0], layout1_options(folder_.values()));
     families.emplace_back(kLayout1Families[1], layout1_options(folder_.sketches()));
   }
   for (;;) {
     ::rocksdb::DB* db = nullptr;
-    const auto status = options_.read_only
+    const auto status = read_only
                             ? ::rocksdb::DB::OpenForReadOnly(db_opts, folder_.db(), families,
                                                              &handles_, &db)
                             : ::rocksdb::DB::Open(db_opts, folder_.db(), families, &handles_, &db);
@@ -327,13 +327,17 @@ Status RecordDatabase::reopen() {
   reopened_ms_ = now;
   close();
   handles_.clear();
-  Status status = open_database();
+  const Status status = open_database(/*read_only=*/false);
   if (status.ok()) {
     log_warning("the record was opened again after an error of the disk", {{"path", folder_.db()}});
-  } else {
-    log_error("the record cannot be opened again after an error of the disk",
-              {{"path", folder_.db()}, {"reason", status.to_string()}});
+    return {};
   }
+  log_error("the record cannot be written any more after an error of the disk",
+            {{"path", folder_.db()}, {"reason", status.to_string()}});
+  handles_.clear();
+  if (const Status reads = open_database(/*read_only=*/true); !reads.ok())
+    log_error("the record cannot be read any more",
+              {{"path", folder_.db()}, {"reason", reads.to_string()}});
   return status;
 }
 

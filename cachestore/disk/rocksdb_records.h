@@ -92,7 +92,7 @@ class RecordDatabase {
  private:
   class RecordFiles;
 
-  Status open_database();
+  Status open_database(bool read_only);
   Status reopen();
   Status check_open() const;
   bool only_the_end_is_torn(::rocksdb::DBOptions options,
