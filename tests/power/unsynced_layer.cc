@@ -193,9 +193,12 @@ bool is_there(const std::string& path) {
 template <class Open>
 int noted_open(int dir, const char* path, int flags, Open&& open) {
   const std::string at = under_folder(dir, path);
-  if (at.empty()) return open();
   // A file without a name is gone after any crash.
-  if ((flags & O_TMPFILE) == O_TMPFILE) return open();
+  if (at.empty() || (flags & O_TMPFILE) == O_TMPFILE) {
+    const int fd = open();
+    set_handle(fd, 0);
+    return fd;
+  }
   std::lock_guard lock(g_mu);
   const int changes = ((flags & O_CREAT) && !is_there(at) ? 1 : 0) | (flags & O_TRUNC ? 2 : 0);
   if (changes && fails()) return -1;
@@ -365,6 +368,11 @@ FILE* fdopen(int fd, const char* mode) noexcept {
   return real_fdopen(fd, mode);
 }
 
+int fclose(FILE* file) {
+  REAL(fclose);
+  set_handle(::fileno(file), 0);
+  return real_fclose(file);
+}
 int close(int fd) {
   REAL(close);
   set_handle(fd, 0);
