@@ -72,8 +72,7 @@ std::vector<std::int32_t> random_ids(std::int64_t n, std::int32_t vocab, std::ui
 class BatchBench {
  public:
   BatchBench(Model& model, const Options& options)
-      : model_(model),
-        options_(options),
+      : options_(options),
         config_(model.config()),
         pool_({config_.num_kv_heads, config_.head_dim,
                cached_kv_dtype(DType::kF16, config_.head_dim)},
@@ -139,7 +138,6 @@ class BatchBench {
     return ms;
   }
 
-  Model& model_;
   const Options& options_;
   const ModelConfig& config_;
   PagePool pool_;

@@ -15,7 +15,7 @@ namespace quire::tokenizer_internal {
 
 struct Pretokenizer::Pattern {
   struct FreeCode {
-    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+    void operator()(pcre2_code* compiled) const { pcre2_code_free(compiled); }
   };
   std::unique_ptr<pcre2_code, FreeCode> code;
   bool jit = false;
