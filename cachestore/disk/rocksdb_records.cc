@@ -307,8 +307,8 @@ bool RecordDatabase::resume_after_failure() {
   {
     const std::shared_lock lock(open_mu_);
     const auto status = db_ ? db_->Resume() : ::rocksdb::Status::Aborted();
-    if (status.ok()) return false;
-    again = !db_ || status.severity() >= ::rocksdb::Status::Severity::kFatalError;
+    if (status.ok() && !reads_only_) return false;
+    again = !db_ || reads_only_ || status.severity() >= ::rocksdb::Status::Severity::kFatalError;
   }
   if (again && reopen().ok()) return true;
   failed_ = true;
@@ -328,6 +328,7 @@ Status RecordDatabase::reopen() {
   close();
   handles_.clear();
   const Status status = open_database(/*read_only=*/false);
+  reads_only_ = !status.ok();
   if (status.ok()) {
     log_warning("the record was opened again after an error of the disk", {{"path", folder_.db()}});
     return {};

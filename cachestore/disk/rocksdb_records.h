@@ -114,6 +114,7 @@ class RecordDatabase {
   WriteLedger ledger_;  // not used by a store opened read-only
   LostWrites lost_;
   std::atomic<std::int64_t> reopened_ms_{0};  // when it was tried last, by the steady clock
+  std::atomic<bool> reads_only_{false};       // it could not be opened again for writing
   std::uint64_t torn_writes_ = 0;             // in a part of the log that was left out
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };

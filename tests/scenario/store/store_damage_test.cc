@@ -583,22 +583,7 @@ TEST_F(StoreDamage, RandomDamageIsNeverSilentAndNeverWrong) {
     for (const auto& e : fs::recursive_directory_iterator(options.path))
       if (e.is_regular_file()) all.push_back(e.path());
     std::sort(all.begin(), all.end());
-    std::string what;
-    for (int n = 1 + static_cast<int>(rng() % 2); n > 0; --n) {
-      const fs::path file = all[rng() % all.size()];
-      if (!fs::exists(file)) continue;
-      std::string bytes = read(file);
-      const auto kind = rng() % 5;
-      what += file.filename().string() + " kind " + std::to_string(kind) + "; ";
-      if (kind == 0 && !bytes.empty())
-        bytes[rng() % bytes.size()] ^= static_cast<char>(1 << rng() % 8);
-      if (kind == 1) bytes.resize(bytes.size() * (rng() % 100) / 100);
-      if (kind == 2) bytes.clear();
-      if (kind == 3) bytes = read(all[rng() % all.size()]);
-      fs::remove(file);
-      if (kind != 4) write(file, bytes);
-    }
-    SCOPED_TRACE(what);
+    SCOPED_TRACE(damage_some(all, 1 + rng() % 2, rng));
     auto store = open();
     if (!store.ok() && store.code() == Code::kFailedPrecondition)
       continue;  // STORE: a newer layout

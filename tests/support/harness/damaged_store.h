@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -112,6 +113,28 @@ class StoreDamage : public ::testing::Test {
   }
   static void write(const fs::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  }
+
+  /// Damages so many of the files: a bit, a cut, emptied, another one's content, or removed.
+  /// Returns what it did.
+  static std::string damage_some(const std::vector<fs::path>& all, std::uint64_t count,
+                                 std::mt19937_64& rng) {
+    std::string what;
+    for (; count > 0; --count) {
+      const fs::path file = all[rng() % all.size()];
+      if (!fs::exists(file)) continue;
+      std::string bytes = read(file);
+      const auto kind = rng() % 5;
+      what += file.filename().string() + " kind " + std::to_string(kind) + "; ";
+      if (kind == 0 && !bytes.empty())
+        bytes[rng() % bytes.size()] ^= static_cast<char>(1 << rng() % 8);
+      if (kind == 1) bytes.resize(bytes.size() * (rng() % 100) / 100);
+      if (kind == 2) bytes.clear();
+      if (kind == 3) bytes = read(all[rng() % all.size()]);
+      fs::remove(file);
+      if (kind != 4) write(file, bytes);
+    }
+    return what;
   }
 
   test::TempFolder folder;
