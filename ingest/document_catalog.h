@@ -45,6 +45,9 @@ class DocumentCatalog {
   /// Deletes each document that the request names, one after the other. Errors: kInvalidArgument
   /// (not exactly one of ids and filter, or an empty filter).
   virtual Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) = 0;
+  /// Saves how earlier jobs for this id ended. Who changes the document in the store alone calls it
+  /// before, because a start repeats what is not saved. Errors: those of writing.
+  virtual Status settle(std::string_view ns, std::string_view id) = 0;
 };
 
 }  // namespace quire

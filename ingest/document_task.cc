@@ -182,6 +182,7 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   }
   if (!existing_ready_) return false;
   if (settings.if_exists == IfExists::kSkip) {
+    QUIRE_RETURN_IF_ERROR(context_.table.settle(work_.ns, id, work_.job_id));
     end(good(ItemResult::kSkipped, *existing_));
     return true;
   }
@@ -353,8 +354,10 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
         },
         options);
     if (!updated.ok()) return updated.status();
-  } else if (options.fence) {
-    QUIRE_RETURN_IF_ERROR(context_.store.confirm_document(*existing_, *options.fence));
+  } else {
+    QUIRE_RETURN_IF_ERROR(context_.table.settle(work_.ns, existing_->id, work_.job_id));
+    if (options.fence)
+      QUIRE_RETURN_IF_ERROR(context_.store.confirm_document(*existing_, *options.fence));
   }
   keep_version_ = true;
   find_missing();

@@ -44,6 +44,8 @@ Status JobTable::admit(std::size_t items, std::uint64_t bytes) const {
 }
 
 Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs) {
+  // So there are never more of them than calls at a time.
+  if (const Status s = end_refused(); !s.ok()) return s.with_context("the job could not be saved");
   std::size_t items = 0;
   std::uint64_t bytes = 0;
   for (const ItemRecord& item : record.items) {
@@ -82,13 +84,15 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
   }
   if (written.ok()) written = store_.put_job(job_record_name(record.id), encode_job(record));
   if (!written.ok()) {
-    record.num_packs = done;
-    drop_inputs(record);
+    const std::string id = record.id;
     // It may be there, or come later, unless the name is that of another replica's job.
     const bool unknown = shared_ != nullptr && written.code() != Code::kFailedPrecondition;
-    if (unknown) refuse(record.id);
+    if (unknown) refuse(id);
+    if (shared_ != nullptr) record.num_packs = done;
+    drop_inputs(record);
+    if (shared_ == nullptr) refuse_here(std::move(record));
     const std::lock_guard lock(mu_);
-    adding_.erase(record.id);
+    adding_.erase(id);
     queued_items_ -= items;
     queued_bytes_ -= bytes;
     return written.with_context("the job could not be saved");
@@ -448,6 +452,56 @@ void JobTable::drop_inputs(const JobRecord& record) {
   }
 }
 
+/// Remembers a job without shared jobs that may be on disk although its caller was refused.
+void JobTable::refuse_here(JobRecord record) {
+  record.cancelled = true;
+  record.status = JobStatus::kCancelled;
+  record.finished_ms = record.started_ms = options_.now_ms();
+  for (ItemRecord& item : record.items)
+    if (!item.view.finished()) apply(cancelled_outcome(), &item);
+  const std::lock_guard lock(mu_);
+  std::string id = record.id;
+  refused_here_.emplace(std::move(id), std::move(record));
+}
+
+/// Writes refused jobs as cancelled, then removes them. A deletion alone would find nothing to
+/// delete while the write that failed is only in a log.
+Status JobTable::end_refused() {
+  std::vector<JobRecord> refused;
+  {
+    const std::lock_guard lock(mu_);
+    for (const auto& [id, record] : refused_here_) refused.push_back(record);
+  }
+  for (const JobRecord& record : refused) {
+    const std::string name = job_record_name(record.id);
+    QUIRE_RETURN_IF_ERROR(store_.put_job(name, encode_job(record)));
+    drop_inputs(record);
+    // If this fails, the next start shows the job as cancelled.
+    (void)store_.delete_job(name, Durable::kWithNext);
+    const std::lock_guard lock(mu_);
+    refused_here_.erase(record.id);
+  }
+  return {};
+}
+
+Status JobTable::settle(std::string_view ns, std::string_view id, std::string_view except) {
+  const auto ended = [&](const ItemRecord& i) { return i.view.id == id && i.view.finished(); };
+  std::vector<JobPtr> unsaved;
+  bool refused = false;
+  {
+    const std::lock_guard lock(mu_);
+    for (const auto& [name, job] : jobs_) {
+      if ((job->dirty || job->persisting) && job->record.ns == ns && name != except &&
+          std::ranges::any_of(job->record.items, ended))
+        unsaved.push_back(job);
+    }
+    refused = !refused_here_.empty();
+  }
+  if (refused) QUIRE_RETURN_IF_ERROR(end_refused());
+  for (const JobPtr& job : unsaved) QUIRE_RETURN_IF_ERROR(save(job, /*skip_held=*/true));
+  return {};
+}
+
 Status JobTable::save(const JobPtr& job, bool skip_held) {
   std::unique_lock lock(mu_);
   changed_.wait(lock, [&] { return !job->persisting && (skip_held || job->save_holds == 0); });
@@ -474,7 +528,7 @@ Status JobTable::flush(bool skip_held) {
       if (job->dirty || job->persisting || job->share_due) dirty.push_back(job);
     }
   }
-  Status first;
+  Status first = end_refused();
   for (const JobPtr& job : dirty) {
     Status s = save(job, skip_held);
     if (s.ok()) {
@@ -503,13 +557,18 @@ void JobTable::fill(IngestStats& stats) const {
 }
 
 bool JobTable::has_unsaved(std::string_view ns, std::string_view id) const {
+  const auto concerns = [&](const JobRecord& record) {
+    return record.ns == ns && std::ranges::any_of(record.items, [&](const ItemRecord& item) {
+             return item.view.id == id;
+           });
+  };
   const std::lock_guard lock(mu_);
-  return std::ranges::any_of(jobs_, [&](const auto& entry) {
-    const Job& job = *entry.second;
-    return (job.dirty || job.persisting) && job.record.ns == ns &&
-           std::ranges::any_of(job.record.items,
-                               [&](const ItemRecord& item) { return item.view.id == id; });
-  });
+  return std::ranges::any_of(jobs_,
+                             [&](const auto& entry) {
+                               const Job& job = *entry.second;
+                               return (job.dirty || job.persisting) && concerns(job.record);
+                             }) ||
+         std::ranges::any_of(refused_here_, [&](const auto& e) { return concerns(e.second); });
 }
 
 bool JobTable::knows(std::string_view job_id) const {

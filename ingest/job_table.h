@@ -161,6 +161,9 @@ class JobTable final : public JobBoard {
   void fill(IngestStats& stats) const;
   /// Returns whether a job with an item of this id is not saved as it is.
   bool has_unsaved(std::string_view ns, std::string_view id) const;
+  /// Saves how jobs other than `except` ended for this id. A change that leaves no name of a job at
+  /// the document comes after this: else a start could repeat an older item over it. (disk)
+  Status settle(std::string_view ns, std::string_view id, std::string_view except);
 
  private:
   using Key = std::pair<std::string, std::string>;  // namespace, id
@@ -252,7 +255,9 @@ class JobTable final : public JobBoard {
   Status save(const JobPtr& job, bool skip_held = false);  // (disk)
   // (disk) saves ended jobs, drops their inputs, notifies listeners
   void conclude(const std::vector<JobPtr>& ended);
-  void drop_inputs(const JobRecord& record);       // (disk)
+  void drop_inputs(const JobRecord& record);  // (disk)
+  void refuse_here(JobRecord record);
+  Status end_refused();                            // (disk)
   void drop_inputs_once_saved(const JobPtr& job);  // (disk)
   void notify_loop();
 
@@ -306,7 +311,10 @@ class JobTable final : public JobBoard {
   /// Jobs whose callers were told that none was taken, and since when. The catalog may have them,
   /// and until some time later they may still come there.
   std::map<std::string, std::chrono::steady_clock::time_point, std::less<>> refused_jobs_;
-  bool refused_lost_ = false;                    // there were too many, and that was said
+  bool refused_lost_ = false;  // there were too many, and that was said
+  /// Without shared jobs: jobs whose record could not be written, as their callers know. The disk
+  /// may have it all the same, and a start would find it, so it is written as cancelled later.
+  std::map<std::string, JobRecord, std::less<>> refused_here_;
   std::set<std::string, std::less<>> dropping_;  // jobs between these two calls
   std::vector<Foreign> foreign_;
   bool named_ = false;   // the replica's name is saved, and its earlier jobs are its own

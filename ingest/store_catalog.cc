@@ -443,6 +443,10 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
       "the document is deleted, but its job could not be saved, so a crash may bring it back");
 }
 
+Status StoreCatalog::settle(std::string_view ns, std::string_view id) {
+  return table_.settle(ns, id, /*except=*/{});
+}
+
 /// Deletes a document that matched when it had this tag, unless it does not any more. Returns false
 /// if it does not.
 Result<bool> StoreCatalog::remove_matching(std::string_view ns, const std::string& id,

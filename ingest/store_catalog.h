@@ -35,6 +35,7 @@ class StoreCatalog final : public DocumentCatalog {
   Status remove(std::string_view ns, std::string_view id,
                 const DocumentCondition& condition) override;
   Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) override;
+  Status settle(std::string_view ns, std::string_view id) override;
 
  private:
   void fill_cache(const DocumentManifest& manifest, DocumentInfo::Cache& cache) const;

@@ -129,6 +129,7 @@ class Importer {
       report_.rejected.push_back({pack_id_, s.message()});
       return {};
     }
+    if (options_.before_commit) QUIRE_RETURN_IF_ERROR(options_.before_commit(manifest_.id));
     const auto there = store_.get_document_head(options_.ns, manifest_.id);
     if (there.ok() && there->content_hash == manifest_.content_hash &&
         there->title == manifest_.title && there->metadata_json == manifest_.metadata_json &&

@@ -34,6 +34,8 @@ struct ImportOptions {
       key_of;
   /// Rejects ids that the service does not accept; empty: accepts all
   std::function<Status(std::string_view id)> check_id;
+  /// Comes before a document is stored or kept; an error ends the import. Empty: nothing
+  std::function<Status(std::string_view id)> before_commit;
 };
 struct ImportReport {
   std::uint64_t documents = 0;  ///< stored

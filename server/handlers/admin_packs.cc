@@ -126,6 +126,9 @@ void cache_import(std::shared_ptr<Call> call) {
     return engine.names().context_key(ids, options.tenant, to_bytes(salt), left);
   };
   options.check_id = check_document_id;
+  options.before_commit = [&](std::string_view id) {
+    return call->services.ingest->documents().settle(call->ns, id);
+  };
   PackReader reader(file->source());
   const auto report = import_pack(*call->services.store, reader, options);
   if (!report.ok()) return call->fail(pack_problem(report.status()));

@@ -58,6 +58,8 @@ class FaultyStore final : public Store {
   /// What options() returns; none: those of the inner store. A test changes it only while nothing
   /// else uses the store.
   std::optional<StoreOptions> other_options;
+  /// A save of a job that fails is on disk all the same, as after an error of a sync.
+  std::atomic<bool> write_failed_jobs{false};
   /// Lets no caller find a segment that is there.
   std::atomic<bool> hide_segments{false};
   /// Runs before a segment is begun, on the writer's thread.
@@ -274,7 +276,10 @@ class FaultyStore final : public Store {
     return behind_->tier_of(s, b, g);
   }
   Status put_job(std::string_view n, std::string_view v) override {
-    if (fault()) return status_;
+    if (fault()) {
+      if (write_failed_jobs) (void)behind_->put_job(n, v);
+      return status_;
+    }
     (void)counted(Durable::kNow);
     const Status s = behind_->put_job(n, v);
     if (on_job_saved_) on_job_saved_();

@@ -260,6 +260,74 @@ TEST_F(RestartTest, ADeletionDuringACommitEndsTheJobAsItWas) {
   EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
 }
 
+TEST_F(RestartTest, ARefusedPostIsNotFoundOnDiskLater) {
+  faulty_->write_failed_jobs = true;
+  const auto refuse = [&](std::string id) {
+    // Its input is written. The record of the job is on disk, too, and stays there with the input.
+    faulty_->fail_at(1, Status::io("injected"), 3);
+    const auto refused = service_->submit("default", one(doc(std::move(id), "refused")), {});
+    EXPECT_EQ(refused.code(), Code::kIo);
+  };
+  ASSERT_EQ(put(one(doc("deleted", "text"))).status, JobStatus::kSucceeded);
+  ASSERT_EQ(put(one(doc("kept", "text"))).status, JobStatus::kSucceeded);
+  refuse("deleted");
+  ASSERT_FALSE(store_->list_jobs("input/", 1)->empty()) << "or this shows nothing";
+  ASSERT_OK(service_->documents().remove("default", "deleted"));
+  refuse("kept");
+  EXPECT_EQ(put(one(doc("kept", "text"))).results[0].result, ItemResult::kUnchanged);
+  refuse("kept");
+  faulty_->fail_at(0, Status::io("injected"));
+  EXPECT_EQ(service_->submit("default", one(doc("other", "text")), {}).code(), Code::kIo)
+      << "the refused job comes first";
+  EXPECT_EQ(service_->documents().patch("default", "kept", {.title = "T"}).code(), Code::kOk);
+  crash_to(records());
+  const auto jobs = service_->jobs().list_jobs("default", {});
+  ASSERT_OK(jobs);
+  for (const JobSnapshot& job : jobs->jobs) wait_id(job.id);
+  EXPECT_EQ(service_->documents().get("default", "deleted").code(), Code::kNotFound);
+  EXPECT_EQ(*service_->documents().content("default", "kept"), "text");
+  EXPECT_EQ(service_->documents().get("default", "kept")->title, "T");
+}
+
+TEST_F(RestartTest, AFailedItemIsNotRepeatedOverWhatALaterPostFound) {
+  for (const IfExists if_exists : {IfExists::kUpsert, IfExists::kSkip}) {
+    ASSERT_EQ(put(one(doc("a", "text"))).status, JobStatus::kSucceeded);
+    engine_->close();
+    const auto job = service_->submit("default", one(doc("a", "other")), {});
+    ASSERT_OK(job);
+    engine_->wait_for_one();
+    engine_->fail_at(0, Status::internal("injected"));
+    faulty_->fail_at(0, Status::io("injected"));  // the record that says so
+    engine_->open();
+    ASSERT_EQ(wait(job).status, JobStatus::kFailed);
+    ASSERT_TRUE(faulty_->failed());
+    BatchOptions options;
+    options.if_exists = if_exists;
+    ASSERT_EQ(put(one(doc("a", "text")), options).status, JobStatus::kSucceeded);
+    crash_to(records());
+    wait_id(job->id);
+    EXPECT_EQ(*service_->documents().content("default", "a"), "text");
+  }
+}
+
+TEST_F(RestartTest, WhatAJobDidIsSavedBeforeAChangePastTheCatalog) {
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "text")), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  engine_->fail_at(0, Status::internal("injected"));
+  faulty_->fail_at(1, Status::io("injected"));  // after the failed document, the record of the job
+  engine_->open();
+  wait(job);
+  faulty_->fail_at(0, Status::io("injected"));
+  EXPECT_EQ(service_->documents().settle("default", "a").code(), Code::kIo);
+  EXPECT_OK(service_->documents().settle("default", "a"));
+  const auto saved = records();
+  EXPECT_OK(service_->documents().settle("default", "a"));
+  crash_to(saved);
+  EXPECT_EQ(wait_id(job->id).status, JobStatus::kFailed) << "it is not repeated";
+}
+
 TEST_F(RestartTest, ACancelledJobStaysCancelled) {
   engine_->close();
   std::vector<DocumentInput> batch;

@@ -258,6 +258,24 @@ TEST_F(PackTransferTest, IdsTheServiceRefusesAreRejectedOneByOne) {
   EXPECT_FALSE(to->peek_segment(test::key_of(1))) << "its KV goes with it";
 }
 
+TEST_F(PackTransferTest, ADocumentIsStoredOnlyOnceItsCallerIsReady) {
+  auto from = make_store(), to = make_store();
+  ASSERT_OK(test::put_document(*from, "a", {1}));
+  ASSERT_OK(test::put_document(*from, "b", {2}));
+  const std::string pack = pack_of(*from, {"a", "b"});
+  std::vector<std::string> asked;
+  auto o = options();
+  o.before_commit = [&](std::string_view id) {
+    EXPECT_EQ(to->get_document_head("default", id).code(), Code::kNotFound);
+    asked.emplace_back(id);
+    return id == "b" ? Status::io("injected") : Status();
+  };
+  EXPECT_EQ(import(*to, pack, o).code(), Code::kIo);
+  EXPECT_EQ(asked, (std::vector<std::string>{"a", "b"}));
+  EXPECT_OK(to->get_document_head("default", "a"));
+  EXPECT_EQ(to->get_document_head("default", "b").code(), Code::kNotFound);
+}
+
 TEST_F(PackTransferTest, UnknownIdsAreNamedBeforeAnythingIsWritten) {
   auto store = make_store();
   ASSERT_OK(test::put_document(*store, "a", {1}));
