@@ -6,10 +6,12 @@
 namespace quire {
 namespace {
 
-/// Returns the digest of settings that answers, or their cost, may depend on. It covers whole
-/// sections, so that later settings are included. Paths and the model's name are left out:
-/// fingerprints cover the files' contents. Of [retrieve] only the language counts, by which
-/// strategies match words: a run searches nothing with the service's other settings.
+/// Returns the digest of settings that answers, or their cost, may depend on and that are not the
+/// defaults, or "defaults". A setting that a later build adds changes it only where it is set;
+/// other builds are told apart by fidelity_build(). It covers whole sections, so that later
+/// settings are included. Paths and the model's name are left out: fingerprints cover the files'
+/// contents. Of [retrieve] only the language counts, by which strategies match words: a run
+/// searches nothing with the service's other settings.
 std::string settings_digest(const Config& config) {
   Config c;
   c.model = config.model;
@@ -21,7 +23,8 @@ std::string settings_digest(const Config& config) {
   for (std::string* path :
        {&c.model.path, &c.model.name, &c.model.draft_path, &c.model.retrieval_head_path})
     path->clear();
-  return sha256(config_to_toml(c, false)).hex().substr(0, 16);
+  const std::string text = changed_to_toml(c, Config());
+  return text.empty() ? "defaults" : sha256(text).hex().substr(0, 16);
 }
 
 }  // namespace

@@ -535,6 +535,15 @@ std::string config_to_toml(const Config& config, bool with_help) {
   return out;
 }
 
+std::string changed_to_toml(const Config& config, const Config& base) {
+  std::string out;
+  for (const auto& s : setting_table()) {
+    if (value_text(s, config) == value_text(s, base)) continue;
+    out.append(s.name()).append(" = ").append(shown_value(s, config)).append("\n");
+  }
+  return out;
+}
+
 std::vector<std::string> changed_settings(const Config& a, const Config& b) {
   std::vector<std::string> names;
   for (const auto& s : setting_table())

@@ -148,6 +148,8 @@ Status check_config(const Config& config);
 /// Returns the whole configuration as TOML with help as comments, secrets of addresses hidden. But
 /// for these, reading it gives the same configuration.
 std::string config_to_toml(const Config& config, bool with_help);
+/// Returns lines `section.key = value` of the settings whose values are not those of `base`.
+std::string changed_to_toml(const Config& config, const Config& base);
 /// Returns the names of the settings whose values differ, in the order of the table.
 std::vector<std::string> changed_settings(const Config& a, const Config& b);
 

@@ -20,6 +20,16 @@ TEST(Config, DefaultsPrintAndReadBack) {
   }
 }
 
+TEST(Config, OnlyChangedSettingsArePrintedBesideABase) {
+  Config c;
+  EXPECT_EQ(changed_to_toml(c, Config()), "");
+  c.policy.shadow_ratio = 0.125;
+  c.disk.path = "/tmp/x";
+  EXPECT_EQ(changed_to_toml(c, Config()),
+            "disk.path = \"/tmp/x\"\npolicy.shadow_ratio = 0.125\n");
+  EXPECT_EQ(changed_to_toml(c, c), "");
+}
+
 TEST(Config, InlineTablesAndSectionsReadTheSame) {
   Config a, b;
   ASSERT_TRUE(apply_toml("server = {port=9000, host=\"::1\"}\n", "a", a).ok());
