@@ -30,8 +30,9 @@ EngineQueue::Pace EngineQueue::pace() const {
     return out;
   }
   const double chunk = prompts_.empty() ? 0 : kMeanChunk * std::max(step, kShortestChunk);
-  out.answer = speed_ / (step + chunk);
-  if (prompts > 0) out.prompt = speed_ * chunk / (step + chunk) / prompts;
+  const double turn = chunk + step * (prompts_.empty() ? 1 : rates_->step_beside);
+  out.answer = speed_ / turn;
+  if (prompts > 0) out.prompt = speed_ * chunk / turn / prompts;
   return out;
 }
 

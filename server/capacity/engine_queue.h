@@ -12,9 +12,9 @@
 
 namespace quire::capacity {
 
-/// Advances what runs as a fluid. The engine's turn is one decode step of all answers and one chunk
-/// of the next prompt in the round (engine/schedule/scheduler.h), so prompts share what decoding
-/// leaves of the time evenly, and all answers go on alike. Threads: not shared.
+/// Advances what runs as a fluid. The engine's turn is one chunk of the next prompt in the round
+/// and beside it one decode step of all answers (engine/schedule/scheduler.h). So prompts share
+/// evenly what decoding leaves of the time, and all answers go on alike. Threads: not shared.
 class EngineQueue {
  public:
   static constexpr double kNever = std::numeric_limits<double>::infinity();

@@ -98,7 +98,8 @@ std::string rates_json(const Rates& rates) {
                  {"dram", place_json(rates.dram)},
                  {"disk", place_json(rates.disk)},
                  {"remote", place_json(rates.remote)},
-                 {"decode", points_json(rates.decode, "answers")}};
+                 {"decode", points_json(rates.decode, "answers")},
+                 {"step_beside", rates.step_beside}};
   if (!rates.host_speed.empty())
     o["host_speed"] = json::array(rates.host_speed.begin(), rates.host_speed.end());
   return to_text(o);
@@ -132,6 +133,7 @@ Result<Rates> parse_rates(std::string_view text) {
   read_place(r, "disk", out.disk, JsonNeed::kRequired);
   read_place(r, "remote", out.remote, JsonNeed::kOptional);
   read_points(r, "decode", "answers", out.decode);
+  r.number("step_beside", out.step_beside, 0, 1);
   const json::array* speeds = r.array("host_speed", 1, kMostPoints);
   for (std::size_t i = 0; speeds != nullptr && r.ok() && i < speeds->size(); ++i) {
     const json::value& v = (*speeds)[i];

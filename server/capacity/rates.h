@@ -41,6 +41,8 @@ struct Rates {
   std::vector<RatePoint> prefill;  ///< computing a context of so many tokens
   PlaceRate dram, disk, remote;    ///< all until it is in place, from that tier
   std::vector<RatePoint> decode;   ///< a step of so many answers at once
+  /// What such a step adds to a chunk of a prompt that it runs beside, as a share of the step.
+  double step_beside = 1;
   /// Speed of each of 1, 2, ... busy replicas of one host, as a share of that of one alone. Empty:
   /// one replica alone uses the whole host.
   std::vector<double> host_speed;

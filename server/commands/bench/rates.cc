@@ -1,6 +1,7 @@
 // Measures the rates of a running service for `quire plan-capacity`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <boost/json/array.hpp>
 #include <chrono>
 #include <cstdio>
@@ -85,9 +86,14 @@ class RateRun {
   Status measure_idle(capacity::Rates& rates);
   /// Returns false where it was interrupted.
   bool pause(double seconds) const;
+  /// Asks for so many answers about a document at once and waits for them.
+  Result<std::vector<BenchSample>> decode(const Document& document, std::int64_t answers);
   Status measure_answers(capacity::Rates& rates);
+  Status measure_beside(capacity::Rates& rates);
   Status measure_host(capacity::Rates& rates);
   Result<double> full_prefills(int services);
+  std::string made_up_text() const;
+  static json::object fresh_prompt(const std::string& beginning, const std::string& text);
   json::object body(const std::vector<std::string>& ids, const std::string& question) const;
   std::string question(int words);
   void remember(RateTier tier, const std::vector<const Document*>& documents, double question,
@@ -314,48 +320,120 @@ Status RateRun::measure_idle(capacity::Rates& rates) {
   return {};
 }
 
+/// Returns what each token of an answer took after the first.
+double step_of(const BenchSample& answer) {
+  return (answer.total_ms - answer.ttft_ms) / static_cast<double>(answer.answer_tokens - 1);
+}
+
+Result<std::vector<BenchSample>> RateRun::decode(const Document& document, std::int64_t answers) {
+  std::vector<Result<std::optional<BenchSample>>> got(to_size(answers),
+                                                      std::optional<BenchSample>());
+  {
+    std::vector<std::jthread> threads;
+    for (std::int64_t i = 0; i < answers; ++i) {
+      json::object b = body({document.id}, question(0));
+      b["max_tokens"] = flags_.answer_tokens;
+      b["ignore_eos"] = true;
+      threads.emplace_back([this, b = std::move(b), &out = got[to_size(i)]] {
+        std::string text;
+        out = ask_bench(flags_.client, b, interrupt_, text);
+      });
+    }
+  }
+  std::vector<BenchSample> out;
+  for (auto& sample : got) {
+    QUIRE_RETURN_IF_ERROR(sample.status());
+    if (!*sample) return interrupted();
+    if ((*sample)->answer_tokens > 1) out.push_back(std::move(**sample));
+  }
+  return out;
+}
+
 /// Decodes several answers at once, and takes what each further token took.
 Status RateRun::measure_answers(capacity::Rates& rates) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(flags_.words.front(), 1));
   for (const std::int64_t answers : flags_.answers) {
     std::vector<double> step;
     for (std::int64_t round = 0; round < std::max<std::int64_t>(1, flags_.repeats / 2); ++round) {
-      std::vector<Result<std::optional<BenchSample>>> got(to_size(answers),
-                                                          std::optional<BenchSample>());
-      {
-        std::vector<std::jthread> threads;
-        for (std::int64_t i = 0; i < answers; ++i) {
-          json::object b = body({documents.front().id}, question(0));
-          b["max_tokens"] = flags_.answer_tokens;
-          b["ignore_eos"] = true;
-          threads.emplace_back([this, b = std::move(b), &out = got[to_size(i)]] {
-            std::string text;
-            out = ask_bench(flags_.client, b, interrupt_, text);
-          });
-        }
-      }
-      for (const auto& sample : got) {
-        QUIRE_RETURN_IF_ERROR(sample.status());
-        if (!*sample) return interrupted();
-        if ((*sample)->answer_tokens > 1)
-          step.push_back(((*sample)->total_ms - (*sample)->ttft_ms) /
-                         static_cast<double>((*sample)->answer_tokens - 1));
-      }
+      QUIRE_ASSIGN_OR_RETURN(const auto got, decode(documents.front(), answers));
+      for (const BenchSample& sample : got) step.push_back(step_of(sample));
     }
     rates.decode.push_back({static_cast<double>(answers), median(step)});
   }
+  return measure_beside(rates);
+}
+
+/// Decodes answers while prompts are computed without a break. A turn of the engine is then a chunk
+/// and what the step adds, and the prompts get the chunk's share of the time.
+Status RateRun::measure_beside(capacity::Rates& rates) {
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(flags_.words.front(), 1));
+  const std::string text = made_up_text();
+  int asked = 0;
+  const auto prompt_ms = [&]() -> Result<double> {
+    std::string answer;
+    QUIRE_ASSIGN_OR_RETURN(
+        const auto sample,
+        ask_bench(flags_.client, fresh_prompt("beside " + std::to_string(asked++), text),
+                  interrupt_, answer));
+    if (!sample) return interrupted();
+    return sample->ttft_ms;
+  };
+  const std::int64_t answers = flags_.answers[flags_.answers.size() / 2];
+  const std::int64_t rounds = std::max<std::int64_t>(1, flags_.repeats / 2);
+  std::vector<double> alone, beside, turn;
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    QUIRE_ASSIGN_OR_RETURN(const double ms, prompt_ms());
+    alone.push_back(ms);
+    std::atomic<bool> done{false};
+    Status failure;
+    std::jthread prompts([&] {
+      while (!done) {
+        const auto beside_ms = prompt_ms();
+        if (!beside_ms.ok()) {
+          failure = beside_ms.status();
+          return;
+        }
+        if (!done) beside.push_back(*beside_ms);  // answers were decoded all the while
+      }
+    });
+    const auto got = decode(documents.front(), answers);
+    done = true;
+    prompts.join();
+    QUIRE_RETURN_IF_ERROR(got.status());
+    QUIRE_RETURN_IF_ERROR(failure);
+    for (const BenchSample& sample : *got) turn.push_back(step_of(sample));
+  }
+  // Answers that are shorter than one prompt tell nothing.
+  if (beside.empty() || turn.empty()) return {};
+  const double share = std::min(1.0, median(alone) / median(beside));
+  const double step = rates.decode_ms(static_cast<double>(answers));
+  if (step > 0) rates.step_beside = std::clamp(median(turn) * (1 - share) / step, 0.0, 1.0);
   return {};
+}
+
+/// Returns the text of prompts that are computed and not kept.
+std::string RateRun::made_up_text() const {
+  BenchShape shape;
+  shape.documents = shape.requests = 1;
+  shape.words = flags_.words.back();
+  shape.seed = flags_.seed + 1;
+  return make_workload(shape).documents.front().text;
+}
+
+/// The beginning must differ between prompts, so that nothing of one is known.
+json::object RateRun::fresh_prompt(const std::string& beginning, const std::string& text) {
+  return {{"query", "What is said?"},
+          {"documents", json::array{json::object{{"text", beginning + " " + text}}}},
+          {"stream", true},
+          {"max_tokens", 1},
+          {"citations", false},
+          {"cache", {{"strategy", "recompute"}, {"write", false}}}};
 }
 
 /// Lets the first of these services compute prompts without a break, all at once. Returns prompts a
 /// second of each.
 Result<double> RateRun::full_prefills(int services) {
-  std::string text;
-  BenchShape shape;
-  shape.documents = shape.requests = 1;
-  shape.words = flags_.words.back();
-  shape.seed = flags_.seed + 1;
-  text = make_workload(shape).documents.front().text;
+  const std::string text = made_up_text();
   const auto until = Clock::now() + std::chrono::seconds(flags_.host_seconds);
   std::vector<double> each(to_size(services), 0);
   std::vector<Status> failures(to_size(services));
@@ -368,18 +446,9 @@ Result<double> RateRun::full_prefills(int services) {
         const auto begin = Clock::now();
         double done = 0;
         while (Clock::now() < until && !interrupt_.requested()) {
-          // The beginning differs, so that nothing of a prompt is known.
-          json::object b{
-              {"query", "What is said?"},
-              {"documents",
-               json::array{json::object{
-                   {"text", std::to_string(s) + " " + std::to_string(done) + " " + text}}}},
-              {"stream", true},
-              {"max_tokens", 1},
-              {"citations", false},
-              {"cache", {{"strategy", "recompute"}, {"write", false}}}};
+          const std::string beginning = std::to_string(s) + " " + std::to_string(done);
           std::string answer;
-          const auto sample = ask_bench(client, b, interrupt_, answer);
+          const auto sample = ask_bench(client, fresh_prompt(beginning, text), interrupt_, answer);
           if (!sample.ok()) {
             failures[to_size(s)] = sample.status();
             return;

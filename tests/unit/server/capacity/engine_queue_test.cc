@@ -47,6 +47,21 @@ TEST(EngineQueue, OneAtATimeIsFirstComeFirstServed) {
   EXPECT_NEAR(done.at(2), 3, 1e-6);
 }
 
+TEST(EngineQueue, AStepBesideAChunkAddsWhatWasMeasured) {
+  Rates r = rates(40);  // chunks of 30 ms, and 10 for the step beside each
+  r.step_beside = 0.25;
+  EngineQueue engine(r, 16);
+  engine.add(1, 0.1, 101);
+  engine.advance(engine.next_event());
+  engine.collect([](std::uint64_t) {});
+  engine.add(2, 0.3, 1);
+  EXPECT_NEAR(engine.next_event(), 0.1 + 0.3 / 30 * 40, 1e-6);
+  engine.advance(engine.next_event());
+  engine.collect([](std::uint64_t id) { EXPECT_EQ(id, 2u); });
+  // Ten of 100 steps are made, and the others are alone.
+  EXPECT_NEAR(engine.next_event(), 0.1 + 0.4 + 90 * 0.04, 1e-6);
+}
+
 TEST(EngineQueue, DecodingAndPromptsTakeTurns) {
   const Rates r = rates(40);  // steps of 40 ms, and chunks of 30 between them
   EngineQueue engine(r, 16);

@@ -50,6 +50,7 @@ TEST(Rates, AHostIsSharedEvenlyUnlessItWasMeasured) {
 TEST(Rates, WhatIsWrittenIsReadAsTheSame) {
   Rates r = example();
   r.host_speed = {1, 0.5};
+  r.step_beside = 0.25;
   const auto again = parse_rates(rates_json(r));
   ASSERT_TRUE(again.ok()) << again.status().to_string();
   EXPECT_EQ(*again, r);
