@@ -131,7 +131,8 @@ void cache_import(std::shared_ptr<Call> call) {
   };
   PackReader reader(file->source());
   const auto report = import_pack(*call->services.store, reader, options);
-  if (!report.ok()) return call->fail(pack_problem(report.status()));
+  // The pack is whole, so what is corrupt now is the store.
+  if (!report.ok()) return call->fail(ingest_problem(report.status()));
   call->reply_json(200, import_reply().json(*report));
 }
 

@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "base/json_parse.h"
+#include "cachestore/pack/pack.h"
 #include "engine/chat/text_bound.h"
 #include "server/service/services.h"
 #include "tests/support/gzip_text.h"
+#include "tests/support/harness/test_store.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
 
@@ -180,6 +183,40 @@ TEST_F(AppTest, StoreFailuresHaveTheirFaces) {
   ingest.error = Status::not_found("no");
   EXPECT_EQ(code_of(call("GET", "/v1/documents/a")), "document_not_found");
   EXPECT_EQ(code_of(call("GET", "/v1/jobs/a")), "job_not_found");
+}
+
+TEST_F(AppTest, ADamagedStoreIsNoFaultOfThePack) {
+  auto store = open_store_on(
+      {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+  ASSERT_OK(store);
+  services.store = store->get();
+  Config config;
+  config.disk.path = std::filesystem::temp_directory_path().string();  // where a body is kept
+  services.set_config(config);
+  DocumentManifest document = test::manifest_of("a", {1});
+  for (auto& chunk : document.chunks)
+    chunk.num_tokens = static_cast<std::uint32_t>(chunk.token_ids.size());
+  std::string pack;
+  PackWriter writer([&](std::string_view bytes) {
+    pack += bytes;
+    return true;
+  });
+  ASSERT_OK(writer.header({1, "m-test", "test"}));
+  ASSERT_OK(writer.document(document, test::text_of("a")));
+  ASSERT_OK(writer.end());
+  const auto import = [&](const std::string& bytes) {
+    return call("POST", "/v1/admin/cache/import", bytes, {}, "application/octet-stream");
+  };
+  ingest.error = Status::corruption("a block of the store");
+  auto r = import(pack);
+  EXPECT_EQ(r.status, 500) << r.body;
+  ingest.error = Status::io("disk gone");
+  EXPECT_EQ(import(pack).status, 503);
+  ingest.error = {};
+  r = import(pack.substr(0, pack.size() - 1));
+  EXPECT_EQ(r.status, 400) << "this one is the fault of the pack";
+  EXPECT_EQ(import(pack).status, 200);
+  services.store = nullptr;
 }
 
 TEST_F(AppTest, UnreadyDocumentsAre409) {
