@@ -157,7 +157,7 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
         path));
   }
   if (batch.files.empty() || !call->services.reader) {
-    take_files_as_text(batch);
+    if (failed(*call, take_files_as_text(batch))) return;
     std::vector<DocumentBatch> one;
     one.push_back(std::move(batch));
     return submit_batches(std::move(call), std::move(one), put, *wait_ms);

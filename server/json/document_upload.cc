@@ -161,10 +161,16 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
   return std::nullopt;
 }
 
-void take_files_as_text(DocumentBatch& batch) {
+std::optional<JsonError> take_files_as_text(DocumentBatch& batch) {
   for (const UploadedFile& file : batch.files) {
     DocumentInput& input = batch.documents[file.index];
     input.text = without_byte_order_mark(input.text.value_or(""));
+    if (invalid_utf8_at(*input.text))
+      return JsonError{"unsupported_media_type",
+                       "the file '" + file.name.substr(0, 256) +
+                           "' is not UTF-8 text, and this service has no quire-reader beside it, "
+                           "which reads other files",
+                       "file"};
     if (input.title.empty()) input.title = file.name;
     if (!input.metadata_json.empty()) continue;
     json::object metadata;
@@ -172,6 +178,7 @@ void take_files_as_text(DocumentBatch& batch) {
     input.metadata_json = json::serialize(metadata);
   }
   batch.files.clear();
+  return std::nullopt;
 }
 
 std::optional<JsonError> read_multipart_put(std::string_view body, const std::string& boundary,

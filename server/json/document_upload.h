@@ -36,8 +36,9 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
 std::optional<JsonError> read_multipart_put(std::string_view body, const std::string& boundary,
                                             const std::string& id, DocumentBatch& out);
 
-/// Makes texts of the batch's files as they are, titled and described by their names.
-void take_files_as_text(DocumentBatch& batch);
+/// Makes texts of the batch's files as they are, titled and described by their names, where no
+/// quire-reader reads them. Errors: a file that is not UTF-8, which only quire-reader could read.
+std::optional<JsonError> take_files_as_text(DocumentBatch& batch);
 
 /// Returns the text without the byte order mark that some editors put before UTF-8.
 std::string without_byte_order_mark(std::string_view text);

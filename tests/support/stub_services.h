@@ -114,6 +114,8 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
   Status error;
   std::vector<NotReadyDocument> not_ready;
   std::vector<std::string> missing;
+  std::vector<JobItem> results;  ///< of every job
+  bool tells_ends = false;       ///< tells who subscribes to a job at once that it has ended
   std::function<void()> on_submit;
   std::function<void(const std::vector<DocumentInput>&)> on_documents;
 
@@ -133,7 +135,9 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
     return or_error(JobListPage{});
   }
   Result<JobSnapshot> cancel_job(std::string_view, std::string_view) override { return job(); }
-  Result<Subscription> subscribe(std::string_view, std::string_view, JobListener) override {
+  Result<Subscription> subscribe(std::string_view, std::string_view,
+                                 JobListener listener) override {
+    if (const auto ended = job(); tells_ends && ended.ok()) listener(JobEvent::kDone, *ended);
     return or_error(Subscription{});
   }
   Subscription when_synchronized(std::string_view, std::span<const std::string>,
@@ -197,6 +201,7 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
     JobSnapshot j;
     j.id = "job_1";
     j.status = JobStatus::kSucceeded;
+    j.results = results;
     return or_error(j);
   }
   IngestOptions options_;

@@ -28,7 +28,21 @@ std::string new_file_id() {
   return make_id("file-" + std::string(time) + "-");
 }
 
-void reply_file(Call& call, const std::string& id) {
+/// Replies with the file, or with why its job made none.
+void reply_file(Call& call, const std::string& job_id, const std::string& id) {
+  // The reason why there is no document at all is known to the job alone.
+  const auto job = call.services.ingest->jobs().job(call.ns, job_id);
+  const JobItem* item = job.ok() && !job->results.empty() ? &job->results.front() : nullptr;
+  if (item && item->result == ItemResult::kFailed && item->error) {
+    const ItemError& e = *item->error;
+    Problem p = make_problem(e.code, with_subject(e.message, e.param), "file");
+    p.extra["job_id"] = job_id;
+    return call.fail(p);
+  }
+  if (item && item->result == ItemResult::kCancelled)
+    return call.fail(make_problem("request_cancelled",
+                                  "the job " + job_id + ", which caches the file, was cancelled",
+                                  "file"));
   const auto d = call.services.ingest->documents().get(call.ns, id);
   if (!d.ok()) return fail_document(call, d.status(), id);
   if (d->status == DocumentStatus::kFailed && d->error)
@@ -47,7 +61,7 @@ void cache_file(std::shared_ptr<Call> call, DocumentBatch batch, const std::stri
   call->add_log("documents", "1");
   const std::string ns = call->ns;
   when_job_ends(services, ns, job->id, kCachingTime,
-                [call = std::move(call), id] { reply_file(*call, id); });
+                [call = std::move(call), job_id = job->id, id] { reply_file(*call, job_id, id); });
 }
 
 }  // namespace
@@ -93,7 +107,7 @@ void create_file(std::shared_ptr<Call> call) {
   if (failed(*call, read_file_form(call->request().body, boundary, id, batch))) return;
   std::string().swap(call->exchange->request.body);
   if (!call->services.reader) {
-    take_files_as_text(batch);
+    if (failed(*call, take_files_as_text(batch))) return;
     return cache_file(std::move(call), std::move(batch), id);
   }
   // A reader may take minutes, and other calls need the workers.

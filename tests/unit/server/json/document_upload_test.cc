@@ -92,11 +92,25 @@ TEST(Multipart, WithoutAReaderFilesAreTexts) {
                      "B", 9, batch));
   ASSERT_EQ(batch.files.size(), 1u);
   EXPECT_EQ(batch.files[0].name, "a.txt");
-  take_files_as_text(batch);
+  EXPECT_FALSE(take_files_as_text(batch));
   EXPECT_TRUE(batch.files.empty());
   EXPECT_EQ(batch.documents.at(0).text, "Text.");
   EXPECT_EQ(batch.documents.at(0).title, "a.txt");
   EXPECT_EQ(batch.documents.at(0).metadata_json, R"({"filename":"a.txt"})");
+}
+
+TEST(Multipart, WithoutAReaderAFileThatIsNoTextIsRefused) {
+  DocumentBatch batch;
+  batch.documents.resize(2);
+  batch.documents[0].text = "Text.";
+  batch.documents[1].text = "%PDF-1.7\n\x93\x8c\x8b\x9e";
+  batch.files = {{0, "a.txt"}, {1, "b.pdf"}};
+  const auto error = take_files_as_text(batch);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, "unsupported_media_type");
+  EXPECT_EQ(error->path, "file");
+  EXPECT_NE(error->message.find("b.pdf"), std::string::npos) << error->message;
+  EXPECT_NE(error->message.find("quire-reader"), std::string::npos) << error->message;
 }
 
 TEST(Multipart, OneDocumentIsNoBatch) {
