@@ -67,7 +67,8 @@ struct StoreOptions {
   bool read_only = false;
   OnDamage on_damage = OnDamage::kRefuse;  ///< ignored when read-only
   /// Folder of a second copy of the records (not of KV), made if its parent exists, which every
-  /// write waits for; empty: none. What the records lose comes back from it. Ignored when read-only
+  /// write waits for; empty: none. What the records lose comes back from it. Where it cannot be
+  /// opened again the store goes on without it, see Store::record_copy(). Ignored when read-only
   std::string copy_path;
   RemoteOptions remote;                    ///< ignored when read-only
   CatalogOptions catalog;                  ///< ignored when read-only

@@ -34,9 +34,11 @@ Status check_options(const StoreOptions& o) {
   if (o.io_threads < 1 || o.io_threads > 64)
     return Status::invalid("store.io_threads", "must be 1 to 64");
   if (!o.copy_path.empty()) {
-    std::error_code ec;
-    const auto whole = [&ec](const std::string& path) {
-      const auto out = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ec), ec);
+    const auto whole = [](const std::string& path) {
+      std::error_code ec;
+      auto out = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ec), ec);
+      // The disk of the copy may be gone.
+      if (ec) out = std::filesystem::absolute(path, ec).lexically_normal();
       return out.has_filename() ? out : out.parent_path();
     };
     const auto store = whole(o.path), copy = whole(o.copy_path);

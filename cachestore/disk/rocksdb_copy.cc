@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -17,6 +18,8 @@
 namespace quire::rocksdb_internal {
 namespace {
 
+/// The field of errors of the copy itself.
+constexpr const char* kCopyField = "disk.copy_path";
 constexpr std::size_t kBatchBytes = 4 << 20;
 constexpr std::array<const char*, 3> kStates = {"open", "closed", "behind"};
 constexpr std::array<Family, 3> kFamilies = {Family::kCatalog, Family::kJobs, Family::kMeta};
@@ -100,6 +103,20 @@ Result<bool> is_empty(RecordDatabase& db) {
   return empty;
 }
 
+/// Opens the folder of a copy, which begins anew if it is damaged.
+Result<StoreFolder> open_folder(const std::string& path) {
+  auto folder = StoreFolder::open(path, /*read_only=*/false);
+  if (folder.code() != Code::kCorruption) return folder;
+  log_warning("the copy of the record is damaged, set aside and made anew",
+              {{"path", path}, {"reason", folder.status().message()}});
+  {
+    QUIRE_ASSIGN_OR_RETURN(const StoreFolder damaged,
+                           StoreFolder::open(path, /*read_only=*/false, /*for_repair=*/true));
+    QUIRE_RETURN_IF_ERROR(damaged.set_record_aside("earlier").status());
+  }
+  return StoreFolder::open(path, /*read_only=*/false);
+}
+
 std::string new_id() {
   std::random_device random;
   std::ostringstream id;
@@ -142,34 +159,89 @@ RecordWrite CopyMark::write() const {
   return {Family::kMeta, std::string(kMark), record::encode_opaque(text())};
 }
 
-RecordCopy::RecordCopy(StoreFolder folder, const RocksDbTierOptions& options)
-    : folder_(std::move(folder)), options_(options) {
+RecordCopy::RecordCopy(const RocksDbTierOptions& options)
+    : options_(options), path_(options.copy_path) {
   options_.max_bytes = 0;  // the copy is no part of the budget
 }
 
 Status RecordCopy::open_database() {
-  db_ = std::make_unique<RecordDatabase>(folder_, options_);
-  Status status = db_->open();
-  if (status.code() != Code::kCorruption) return status.with_field("disk.copy_path");
-  QUIRE_RETURN_IF_ERROR(set_aside("it is damaged: " + status.message()));
-  db_ = std::make_unique<RecordDatabase>(folder_, options_);
-  status = db_->open();
-  return (status.code() == Code::kCorruption ? Status::io(status.message()) : status)
-      .with_field("disk.copy_path");
+  const auto open = [this]() -> Status {
+    if (!folder_) {
+      QUIRE_ASSIGN_OR_RETURN(StoreFolder folder, open_folder(path_));
+      folder_.emplace(std::move(folder));
+    }
+    db_ = std::make_unique<RecordDatabase>(*folder_, options_);
+    const Status status = db_->open();
+    if (status.code() != Code::kCorruption) return status;
+    QUIRE_RETURN_IF_ERROR(set_aside("it is damaged: " + status.message()));
+    db_ = std::make_unique<RecordDatabase>(*folder_, options_);
+    return db_->open();
+  };
+  Status status;
+  try {
+    status = open();
+  } catch (const std::filesystem::filesystem_error& e) {  // a disk that fails within a folder
+    status = Status::io(e.what());
+  }
+  if (status.ok()) return {};
+  // It is no damage of the store itself.
+  if (status.code() == Code::kCorruption) status = Status::io(status.message());
+  return status.with_context("the copy of the record").with_field(kCopyField);
 }
 
 /// Closes the database, whose files stay in a folder of their own.
 Status RecordCopy::set_aside(std::string_view why) {
   db_.reset();
-  QUIRE_ASSIGN_OR_RETURN(const std::string kept, folder_.set_record_aside("earlier"));
+  const auto kept = folder_->set_record_aside("earlier");
+  if (!kept.ok()) return kept.status().with_field(kCopyField);
   log_warning("the copy of the record begins anew, and what it was is kept",
-              {{"path", folder_.root()}, {"kept", kept}, {"reason", std::string(why)}});
+              {{"path", path_}, {"kept", *kept}, {"reason", std::string(why)}});
   return {};
 }
 
-Status RecordCopy::open(RecordDatabase& records, bool restored) {
-  QUIRE_RETURN_IF_ERROR(open_database());
-  return settle(records, restored);
+Status RecordCopy::open(RecordDatabase& records, const StoreFolder& folder) {
+  needed_ = records.lost_writes().count > 0 || folder.wants_copy();
+  Status status = open_database();
+  if (status.ok()) status = settle(records, folder.was_restored());
+  // What else may be wrong with the copy is a mistake in the settings.
+  const bool away = status.code() == Code::kIo || status.code() == Code::kNotFound ||
+                    status.code() == Code::kResourceExhausted;
+  if (away && status.field() == kCopyField) return go_without(records, folder, status);
+  QUIRE_RETURN_IF_ERROR(status);
+  folder.forget_restored();
+  folder.forget_wants_copy();
+  return {};
+}
+
+/// Goes on with the records alone, as after a write to the copy that failed. Returns `why` where
+/// there never was a copy, as a wrong setting names none, and where the copy may have what the
+/// records lack, which the next open could not tell from what was deleted since.
+Status RecordCopy::go_without(RecordDatabase& records, const StoreFolder& folder,
+                              const Status& why) {
+  db_.reset();
+  folder_.reset();
+  QUIRE_ASSIGN_OR_RETURN(const auto mark, CopyMark::of(records));
+  if (!mark) return why;
+  if (needed_) {
+    // The ledger tells of lost writes once.
+    QUIRE_RETURN_IF_ERROR(folder.say_wants_copy());
+    return Status(why.code(),
+                  why.message() +
+                      "; the record has lost writes, which this copy may have: make "
+                      "its disk readable, or go on with the record alone by "
+                      "disk.record_copies = 1",
+                  kCopyField);
+  }
+  if (mark->state != CopyMark::State::kBehind) {
+    // Before anything that the copy lacks is acknowledged.
+    const RecordWrite behind = CopyMark{mark->id, records.last_present(), CopyMark::State::kBehind}
+                                   .write();
+    QUIRE_RETURN_IF_ERROR(records.write(std::span(&behind, 1), Sync::kYes));
+  }
+  behind_ = true;
+  log_error("the copy of the record cannot be opened: it is behind until the next start",
+            {{"path", path_}, {"reason", why.to_string()}});
+  return {};
 }
 
 /// Returns the number of the last write of the records that the copy has.
@@ -206,16 +278,21 @@ Status RecordCopy::settle(RecordDatabase& records, bool restored) {
   }
   const bool behind = of_records && of_records->state == CopyMark::State::kBehind;
   const bool lost = same && !behind && *in_copy > in_records;
+  // The records went on without the copy before anyone knew that they had lost something.
+  const bool parted = same && behind && of_records->number > 0 && *in_copy > of_records->number;
   const bool begins = readable && !restored && !of_records && new_records && *of_copy && !*nothing;
+  needed_ = needed_ || lost || begins;
+  if (readable && of_records && !*of_copy && *nothing)
+    log_warning("the copy of the record is not where it was, and is made anew", {{"path", path_}});
   if ((lost || begins) && db_->lost_writes().count == 0) {
     const Status whole = read_all();
     if (whole.ok()) return bring_back(records, **of_copy);
     log_error("the store has lost records, and their copy cannot be read whole",
-              {{"path", folder_.root()}, {"reason", whole.message()}});
+              {{"path", path_}, {"reason", whole.message()}});
     QUIRE_RETURN_IF_ERROR(set_aside("it cannot be read: " + whole.message()));
   } else if (!readable) {
     QUIRE_RETURN_IF_ERROR(set_aside("it cannot be read"));
-  } else if (!*nothing && (!same || lost || records.lost_writes().count > 0)) {
+  } else if (!*nothing && (!same || parted || needed_)) {
     QUIRE_RETURN_IF_ERROR(set_aside("it is of another record, or has what that has lost"));
   }
   if (db_ == nullptr) QUIRE_RETURN_IF_ERROR(open_database());
@@ -236,7 +313,7 @@ Status RecordCopy::settle(RecordDatabase& records, bool restored) {
   }
   if (copy.changes() > 0)
     log_info("the copy of the record is complete",
-             {{"path", folder_.root()}, {"records", std::to_string(copy.changes())}});
+             {{"path", path_}, {"records", std::to_string(copy.changes())}});
   read_whole_ = true;
   return begin(records, id_);
 }
@@ -251,7 +328,7 @@ Status RecordCopy::bring_back(RecordDatabase& records, const CopyMark& mark) {
                : status;
   brought_back_ = back.changes();
   log_warning("records that the store had lost are back from their copy",
-              {{"path", folder_.root()}, {"records", std::to_string(brought_back_)}});
+              {{"path", path_}, {"records", std::to_string(brought_back_)}});
   return begin(records, mark.id);
 }
 
@@ -261,14 +338,15 @@ Status RecordCopy::begin(RecordDatabase& records, std::string id) {
   const std::uint64_t number = records.last_write();
   const CopyMark mark{id_, number, CopyMark::State::kOpen};
   std::vector<RecordWrite> writes = {mark.write()};
-  QUIRE_RETURN_IF_ERROR(db_->scan(
+  Status status = db_->scan(
       Family::kMeta, kNumberKey, std::string(kNumberKey.substr(0, kNumberKey.size() - 1)) + '0',
       /*descending=*/false, [&writes](std::string_view key, std::string_view) {
         writes.push_back({Family::kMeta, std::string(key), std::nullopt});
         return true;
-      }));
+      });
   writes.push_back(number_write(number + 1));  // writing the mark is a write of the records
-  if (const Status status = db_->write(writes, Sync::kYes); !status.ok()) {
+  if (status.ok()) status = db_->write(writes, Sync::kYes);
+  if (!status.ok()) {
     fall_behind(records, status);
     return {};
   }
@@ -310,12 +388,12 @@ void RecordCopy::start_reading(RecordDatabase& records) {
         if (!read.ok()) fall_behind(records, read);
       } catch (...) {
         log_warning("the copy of the record could not be read whole for want of memory",
-                    {{"path", folder_.root()}});
+                    {{"path", path_}});
       }
     });
   } catch (const std::system_error&) {
     log_warning("the copy of the record is not read whole: no thread can be started",
-                {{"path", folder_.root()}});
+                {{"path", path_}});
   }
 }
 
@@ -332,7 +410,7 @@ void RecordCopy::fall_behind(RecordDatabase& records, const Status& why) {
   const Status said = records.write(std::span(&mark, 1), Sync::kYes);
   behind_.store(true);
   log_error("the copy of the record cannot be kept: it is behind until the next start",
-            {{"path", folder_.root()}, {"reason", why.to_string()}});
+            {{"path", path_}, {"reason", why.to_string()}});
   if (!said.ok()) log_error("the record cannot say so", {{"reason", said.to_string()}});
 }
 
@@ -350,7 +428,7 @@ void RecordCopy::close(RecordDatabase& records) {
                   {{"reason", status.to_string()}});
   }
   db_->close();
-  folder_.seal();
+  folder_->seal();
 }
 
 std::int64_t newest_in_ledger(const std::string& path) {

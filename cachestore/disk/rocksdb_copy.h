@@ -21,7 +21,7 @@ namespace quire::rocksdb_internal {
 /// What a record and its copy say of each other, as the record kMark of family kMeta.
 struct CopyMark {
   /// kOpen: both are alike but for writes after it. kClosed: none came after it. kBehind, of the
-  /// records alone: the copy lacks writes.
+  /// records alone: the copy lacks writes, and has none after `number`, if that is not 0.
   enum class State { kOpen, kClosed, kBehind };
   static constexpr std::string_view kMark = "record_copy";
 
@@ -49,15 +49,17 @@ bool is_client_record(Family family, std::string_view key);
 /// opening thread.
 class RecordCopy {
  public:
-  RecordCopy(StoreFolder folder, const RocksDbTierOptions& options);
+  /// The copy's folder is RocksDbTierOptions::copy_path.
+  explicit RecordCopy(const RocksDbTierOptions& options);
   ~RecordCopy() { stop_reading(); }
   /// Opens the copy and makes both alike: from `records`, or where these lack acknowledged writes
   /// that the copy has, or are new, from the copy. After a clean close nothing is compared, and a
-  /// thread reads the copy whole. Nothing comes back to a record that was `restored` from a backup.
-  /// A copy that cannot be written is behind, and no error. Errors: kCorruption of the records, kIo
-  /// and kResourceExhausted where they cannot be written; those of opening the copy, never
-  /// kCorruption.
-  Status open(RecordDatabase& records, bool restored);
+  /// thread reads the copy whole. Nothing comes back to records that `folder`, their own, says to
+  /// be restored from a backup. A copy that cannot be written is behind, and no error; nor is one
+  /// that cannot be opened, if the records know that there was one and cannot lack what it has.
+  /// Errors: kCorruption of the records, kIo and kResourceExhausted where they cannot be written;
+  /// those of opening the copy, with the field disk.copy_path, never kCorruption.
+  Status open(RecordDatabase& records, const StoreFolder& folder);
   /// Writes what `records` have just written as `number` (0: it was not synced). After a failure
   /// nothing more is written, which the mark of `records` says, until the next open() makes both
   /// alike again.
@@ -82,6 +84,7 @@ class RecordCopy {
 
  private:
   Status open_database();
+  Status go_without(RecordDatabase& records, const StoreFolder& folder, const Status& why);
   Status settle(RecordDatabase& records, bool restored);
   Status bring_back(RecordDatabase& records, const CopyMark& mark);
   Status begin(RecordDatabase& records, std::string id);
@@ -92,11 +95,13 @@ class RecordCopy {
   void start_reading(RecordDatabase& records);
   void stop_reading();
 
-  const StoreFolder folder_;  // holds the lock: outlives db_
   RocksDbTierOptions options_;
-  std::unique_ptr<RecordDatabase> db_;
-  std::string id_;        // empty until both are alike
-  std::mutex behind_mu_;  // held by who first falls behind
+  const std::string path_;
+  std::optional<StoreFolder> folder_;   // holds the lock: outlives db_
+  std::unique_ptr<RecordDatabase> db_;  // null: it could not be opened
+  bool needed_ = false;                 // the records may lack what it has
+  std::string id_;                      // empty until both are alike
+  std::mutex behind_mu_;                // held by who first falls behind
   std::atomic<bool> behind_{false}, read_whole_{false}, closing_{false}, compare_{false};
   std::thread reader_;
   std::uint64_t brought_back_ = 0;

@@ -35,20 +35,6 @@ Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {
                             stored.size());
 }
 
-/// Opens the folder of the records' copy, which begins anew if it is damaged.
-Result<StoreFolder> copy_folder(const std::string& path) {
-  auto folder = StoreFolder::open(path, /*read_only=*/false);
-  if (folder.code() != Code::kCorruption) return folder;
-  log_warning("the copy of the record is damaged, set aside and made anew",
-              {{"path", path}, {"reason", folder.status().message()}});
-  {
-    QUIRE_ASSIGN_OR_RETURN(const StoreFolder damaged,
-                           StoreFolder::open(path, /*read_only=*/false, /*for_repair=*/true));
-    QUIRE_RETURN_IF_ERROR(damaged.set_record_aside("earlier").status());
-  }
-  return StoreFolder::open(path, /*read_only=*/false);
-}
-
 class RocksDbTier final : public DiskTier {
  public:
   RocksDbTier(StoreFolder folder, const RocksDbTierOptions& options)
@@ -137,18 +123,8 @@ Status RocksDbTier::open() {
 
 Status RocksDbTier::open_copy() {
   if (options_.copy_path.empty()) return {};
-  auto folder = copy_folder(options_.copy_path);
-  if (!folder.ok()) {
-    const Status& s = folder.status();
-    // It is no damage of the store itself.
-    return (s.code() == Code::kCorruption ? Status::io(s.message()) : s)
-        .with_context("the copy of the record")
-        .with_field("disk.copy_path");
-  }
-  copy_ = std::make_unique<RecordCopy>(std::move(*folder), options_);
-  QUIRE_RETURN_IF_ERROR(copy_->open(records_, folder_.was_restored()));
-  folder_.forget_restored();
-  return {};
+  copy_ = std::make_unique<RecordCopy>(options_);
+  return copy_->open(records_, folder_);
 }
 
 /// Begins with no segments, because the list of their places is damaged: KV is only cache.

@@ -175,7 +175,10 @@ Status RecordDatabase::open_database(bool read_only) {
   ::rocksdb::DBOptions db_opts = db_options(options_);
   db_opts.listeners.push_back(files_);
   std::vector<std::string> present;
-  const bool there = std::filesystem::exists(folder_.db() + "/CURRENT");
+  std::error_code ec;
+  const bool there = std::filesystem::exists(folder_.db() + "/CURRENT", ec);
+  if (ec)
+    return Status(Code::kIo, "cannot read '" + folder_.db() + "': " + ec.message(), "disk.path");
   // RocksDB would begin a new record and delete what is left of the old one.
   if (!there && holds_record(folder_.db()))
     return Status(Code::kCorruption,

@@ -28,6 +28,8 @@ namespace {
 
 /// A file beside a record that came from a backup.
 const std::string kRestoredName = "/RESTORED";
+/// A file beside a record that has lost what its copy may have.
+const std::string kWantsCopyName = "/WANTS_COPY";
 
 constexpr std::string_view kMarkerName = "/STORE";
 constexpr std::string_view kMarkerHead = kStoreMarkerHead;
@@ -408,6 +410,17 @@ bool StoreFolder::was_restored() const {
 }
 
 void StoreFolder::forget_restored() const { ::unlink((root_ + kRestoredName).c_str()); }
+
+bool StoreFolder::wants_copy() const {
+  return ::access((root_ + kWantsCopyName).c_str(), F_OK) == 0;
+}
+
+Status StoreFolder::say_wants_copy() const {
+  QUIRE_RETURN_IF_ERROR(write_private_file(root_ + kWantsCopyName, ""));
+  return sync_folder(root_);
+}
+
+void StoreFolder::forget_wants_copy() const { ::unlink((root_ + kWantsCopyName).c_str()); }
 
 std::uint64_t StoreFolder::catalog_bytes() const {
   return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(extents()) +

@@ -74,6 +74,11 @@ class StoreFolder {
   void forget_restored() const;
   /// Notes that the record came from a backup.
   Status say_restored() const;
+  /// Returns whether the record has lost writes, which its copy, that could not be opened since,
+  /// may have; the others note and forget that.
+  bool wants_copy() const;
+  Status say_wants_copy() const;
+  void forget_wants_copy() const;
 
   /// Writes digests of the manifest and the log after a clean close. Without them a flipped bit
   /// could make the last log record look torn, and it would be lost. open() compares and removes

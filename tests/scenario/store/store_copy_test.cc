@@ -58,6 +58,29 @@ class StoreCopy : public StoreDamage {
     ASSERT_OK(store);
     EXPECT_EQ(documents(**store).size(), count);
   }
+  /// Opens the store, which is to go on with so many documents and say that its copy is behind.
+  void expect_without_copy(std::uint64_t count) {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), count);
+    EXPECT_TRUE((*store)->stats().record_copy.kept);
+    EXPECT_TRUE((*store)->stats().record_copy.behind);
+  }
+  /// Takes the copy's disk away, and puts it back where it was.
+  void take_copy_away() { fs::rename(disk_of_copy(), folder.path("away")); }
+  void put_copy_back() {
+    fs::remove_all(disk_of_copy());
+    fs::rename(folder.path("away"), disk_of_copy());
+  }
+  fs::path disk_of_copy() const { return fs::path(options.copy_path).parent_path(); }
+  /// Begins with a copy on a disk of its own.
+  void begin_with_disk() {
+    begin_anew();
+    options.copy_path = folder.path("disk") + "/copy";
+    fs::remove_all(disk_of_copy());
+    fs::remove_all(folder.path("away"));
+    fs::create_directory(disk_of_copy());
+  }
   void damage_manifest() {
     for (const auto& file : files(""))
       if (file.filename().string().starts_with("MANIFEST-")) fs::resize_file(file, 10);
@@ -289,6 +312,133 @@ TEST_F(StoreCopy, ItsFolderIsChecked) {
     options.copy_path = inside;
     EXPECT_EQ(open().status().field(), "disk.copy_path") << inside;
   }
+}
+
+TEST_F(StoreCopy, ACopyThatIsAwayIsSaidAndTheStoreGoesOn) {
+  for (const bool crash : {true, false}) {
+    SCOPED_TRACE(crash);
+    begin_with_disk();
+    write_documents(crash);
+    take_copy_away();
+    expect_without_copy(kDocuments);
+    EXPECT_FALSE(fs::exists(disk_of_copy())) << "nothing is made where a disk is missing";
+    write_documents(crash, kDocuments, 2);
+    {
+      auto store = open();
+      ASSERT_OK(store);
+      ASSERT_OK((*store)->delete_document("default", id_of(3)));
+    }
+    put_copy_back();
+    expect_all(kDocuments + 1, /*brought_back=*/false);
+    expect_in_copy(kDocuments + 1);
+    EXPECT_FALSE(fs::exists(options.copy_path + "/earlier")) << "both are alike";
+    expect_all(kDocuments + 1, false);
+  }
+}
+
+TEST_F(StoreCopy, ACopyThatCannotBeLookedAtIsSaidAndTheStoreGoesOn) {
+  begin_with_disk();
+  write_documents(/*crash=*/true);
+  take_copy_away();
+  fs::create_directory(disk_of_copy());
+  fs::create_directory_symlink(options.copy_path, options.copy_path);  // an error of every look
+  expect_without_copy(kDocuments);
+  put_copy_back();
+  expect_all(kDocuments, /*brought_back=*/false);
+}
+
+TEST_F(StoreCopy, ANewDiskForItIsFilled) {
+  begin_with_disk();
+  write_documents(/*crash=*/true);
+  take_copy_away();
+  expect_without_copy(kDocuments);
+  fs::create_directory(disk_of_copy());
+  expect_all(kDocuments, /*brought_back=*/false);
+  expect_in_copy(kDocuments);
+}
+
+/// What the record has lost lies in the copy, and would be taken for deleted later.
+TEST_F(StoreCopy, ARecordThatLostWritesDoesNotGoOnWithoutIt) {
+  begin_with_disk();
+  write_documents(/*crash=*/false, 0, 4);
+  write_documents(/*crash=*/true, 4, kDocuments - 4);
+  fs::resize_file(files(".log").back(), 0);
+  take_copy_away();
+  // The ledger tells of it at the first start alone.
+  for (int start = 0; start < 3; ++start) {
+    const auto refused = open();
+    EXPECT_EQ(refused.code(), Code::kNotFound);
+    EXPECT_EQ(refused.status().field(), "disk.copy_path");
+    EXPECT_NE(refused.status().message().find("lost writes"), std::string::npos)
+        << refused.status().to_string();
+  }
+  put_copy_back();
+  expect_all(kDocuments, /*brought_back=*/true);
+  take_copy_away();
+  expect_without_copy(kDocuments);
+}
+
+TEST_F(StoreCopy, WhatOnlyItHasIsKeptWhereTheRecordWentOnWithoutIt) {
+  begin_with_disk();
+  write_documents(/*crash=*/false, 0, 4);
+  write_documents(/*crash=*/true, 4, 4);
+  fs::resize_file(files(".log").back(), 0);
+  fs::remove(options.path + "/LEDGER");  // so nobody knows of the loss
+  take_copy_away();
+  expect_without_copy(4);
+  write_documents(/*crash=*/true, 8, 1);
+  put_copy_back();
+  expect_all(5, /*brought_back=*/false);
+  expect_in_copy(5);
+  EXPECT_TRUE(fs::exists(options.copy_path + "/earlier/db"));
+}
+
+TEST_F(StoreCopy, ARecordThatNeverHadItIsNotOpenedWithoutIt) {
+  const std::string copy = options.copy_path;
+  options.copy_path.clear();
+  write_documents(/*crash=*/false);
+  options.copy_path = folder.path("missing") + "/copy";
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_EQ(open().code(), Code::kNotFound);
+    EXPECT_EQ(open().status().field(), "disk.copy_path");
+  }
+  options.copy_path = copy;
+  expect_all(kDocuments, /*brought_back=*/false);
+}
+
+/// The copy's disk can only be read. A child has one in a mount namespace of its own.
+TEST_F(StoreCopy, ACopyOnADiskThatIsReadOnlyIsSaidAndTheStoreGoesOn) {
+  constexpr int kCannot = 77;
+  fs::create_directory(options.copy_path);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0) {
+      const std::string map = "0 " + std::to_string(::getuid()) + " 1";
+      if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kCannot);
+      write("/proc/self/uid_map", map);
+    }
+    (void)::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+    if (::mount("tmpfs", options.copy_path.c_str(), "tmpfs", 0, "size=64m") != 0) ::_exit(kCannot);
+    {
+      auto store = open();
+      if (!store.ok()) ::_exit(2);
+      if (!test::put_document(**store, id_of(0), {0}).ok()) ::_exit(3);
+    }
+    if (::mount("tmpfs", options.copy_path.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=64m") !=
+        0)
+      ::_exit(kCannot);
+    auto store = open();
+    if (!store.ok()) ::_exit(4);
+    if (!(*store)->stats().record_copy.behind) ::_exit(5);
+    if (!test::put_document(**store, id_of(1), {1}).ok()) ::_exit(6);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "this system mounts nothing for a test";
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  expect_all(2, /*brought_back=*/false);
 }
 
 /// The copy's disk is full. A child has a small one in a mount namespace of its own.
