@@ -33,15 +33,21 @@ bool is_same_version(const DocumentManifest& a, const DocumentManifest& b) {
   return a.version == b.version && a.created_ms == b.created_ms && a.content_hash == b.content_hash;
 }
 
-constexpr std::size_t kMaxPendingUses = 4096;
+constexpr std::size_t kMaxPendingUses = 4096, kMaxDoubts = 4096;
 
 }  // namespace
 
 StoreImpl::DocumentLock::DocumentLock(StoreImpl& store, std::string_view ns, std::string_view id)
     : store_(store), ns_(ns), id_(id), key_(catalog_key(kHeadKind, ns, id)) {
-  std::unique_lock lock(store_.mu_);
-  store_.changed_.wait(lock, [this] { return !store_.busy_.contains(key_); });
-  store_.busy_.insert(key_);
+  bool doubtful = false;
+  {
+    std::unique_lock lock(store_.mu_);
+    store_.changed_.wait(lock, [this] { return !store_.busy_.contains(key_); });
+    store_.busy_.insert(key_);
+    doubtful = store_.doubts_.contains(key_);
+  }
+  // Who changes it takes off what its record has.
+  if (doubtful) (void)store_.settle(ns_, id_);
 }
 
 StoreImpl::DocumentLock::~DocumentLock() {
@@ -52,6 +58,74 @@ StoreImpl::DocumentLock::~DocumentLock() {
   store_.changed_.notify_all();
   std::shared_lock watching(store_.watcher_mu_);
   if (store_.watcher_) store_.watcher_(ns_, id_);
+}
+
+void StoreImpl::doubt(const std::string& key, const DocumentManifest* counted) {
+  const std::lock_guard lock(mu_);
+  auto it = doubts_.find(key);
+  if (it == doubts_.end()) {
+    if (doubts_.size() >= kMaxDoubts) return;
+    it = doubts_.emplace(key, Doubt()).first;
+    if (counted != nullptr) it->second.counted = *counted;
+  }
+  it->second.number = ++last_doubt_;
+}
+
+void StoreImpl::trust(const std::string& key) {
+  const std::lock_guard lock(mu_);
+  doubts_.erase(key);
+}
+
+bool StoreImpl::settle(std::string_view ns, std::string_view id) {
+  const std::string key = catalog_key(kHeadKind, ns, id);
+  std::optional<DocumentManifest> counted;
+  {
+    const std::lock_guard lock(mu_);
+    const auto it = doubts_.find(key);
+    if (it == doubts_.end()) return true;
+    counted = it->second.counted;
+  }
+  const auto head = read_stored_head(ns, id);
+  if (!head.ok() && head.code() != Code::kNotFound) return false;
+  const bool same = counted ? head.ok() && is_same_version(*counted, *head) &&
+                                  counted->companions == head->companions
+                            : !head.ok();
+  if (same) return true;
+  log_warning("a change that was refused for an error of the disk is in the record after all",
+              {{"namespace", std::string(ns)}, {"document_id", std::string(id)}});
+  // First what is there, so that nothing is freed that both name.
+  if (head.ok()) {
+    segments_->add_refs(segment_keys(*head), head->pinned);
+    count_document(*head, 1);
+  }
+  if (counted) {
+    count_document(*counted, -1);
+    release_keys(segment_keys(*counted), counted->pinned);
+  }
+  expiries_.set(key, head.ok() ? head->effective_expiry_ms() : std::nullopt);
+  const std::lock_guard lock(mu_);
+  const auto it = doubts_.find(key);
+  if (it == doubts_.end()) return true;
+  it->second.counted.reset();
+  if (head.ok()) it->second.counted = *head;
+  return true;
+}
+
+void StoreImpl::settle_all(std::uint64_t last_doubt) {
+  std::vector<std::string> keys;
+  {
+    const std::lock_guard lock(mu_);
+    for (const auto& [key, doubt] : doubts_) keys.push_back(key);
+  }
+  for (const std::string& key : keys) {
+    const auto split = key.find('\0');
+    const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
+    const DocumentLock document(*this, ns, id);
+    if (!settle(ns, id)) continue;
+    const std::lock_guard lock(mu_);
+    const auto it = doubts_.find(key);
+    if (it != doubts_.end() && it->second.number <= last_doubt) doubts_.erase(it);
+  }
 }
 
 void StoreImpl::watch_documents(DocumentWatcher watcher) {
@@ -215,10 +289,13 @@ Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version
   change_terms(old, &m, &batch);
   // Records of segments never go without the values that they name.
   if (!fresh.empty()) sync = Sync::kYes;
-  if (Status s = write_with_room(batch, "document '" + m.id + "'", sync); !s.ok()) {
+  bool reached = false;
+  if (Status s = write_with_room(batch, "document '" + m.id + "'", sync, &reached); !s.ok()) {
     release_keys(keys, m.pinned);
+    if (reached) doubt(key, old);
     return s;
   }
+  trust(key);
   for (const auto& info : fresh) segments_->set_committed(info->id);
   if (old != nullptr) {
     release_keys(segment_keys(*old), old->pinned);
@@ -301,10 +378,14 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
   const std::string key = catalog_key(kHeadKind, next.ns, next.id);
   batch.push_back({Family::kCatalog, key, record::encode_head(next)});
   change_terms(&old, &next, &batch);
-  if (Status s = write_with_room(batch, "document '" + next.id + "'"); !s.ok()) {
+  bool reached = false;
+  if (Status s = write_with_room(batch, "document '" + next.id + "'", Sync::kYes, &reached);
+      !s.ok()) {
     release_keys(keys, next.pinned);
+    if (reached) doubt(key, &old);
     return s;
   }
+  trust(key);
   release_keys(segment_keys(old), old.pinned);
   count_document(old, -1);
   count_document(next, 1);
@@ -446,9 +527,14 @@ Status StoreImpl::remove_records(std::string_view ns, std::string_view id,
     batch.push_back({Family::kCatalog, catalog_key(kRevisionKind, ns, id), std::nullopt});
   else
     leave_catalog(ns, id, &batch);
-  QUIRE_RETURN_IF_ERROR(disk_->write(batch, Sync::kYes));
-  TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
-  expiries_.set(catalog_key(kHeadKind, ns, id), std::nullopt);
+  const std::string key = catalog_key(kHeadKind, ns, id);
+  if (Status s = disk_->write(batch, Sync::kYes); !s.ok()) {
+    doubt(key, old.ok() ? &*old : nullptr);
+    return s;
+  }
+  trust(key);
+  TakenUse(*this, key).set_written();
+  expiries_.set(key, std::nullopt);
   if (!old.ok()) return {};
   count_document(*old, -1);
   release_keys(segment_keys(*old), old->pinned);

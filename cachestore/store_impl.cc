@@ -191,6 +191,14 @@ StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
     if (!shared.empty())
       remote_ = std::make_unique<RemoteCache>(options_.remote, std::move(shared), options_.quotas);
     segments_->set_callback([this] { pool_->post_background([this] { reap(); }); });
+    disk_->when_reopened([this] {
+      std::uint64_t last = 0;
+      {
+        const std::lock_guard lock(mu_);
+        last = last_doubt_;
+      }
+      pool_->post_background([this, last] { settle_all(last); });
+    });
   }
 }
 
@@ -446,10 +454,11 @@ std::size_t StoreImpl::reap() {
 }
 
 Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::string_view what,
-                                  Sync sync) {
+                                  Sync sync, bool* reached) {
   std::uint64_t payload = 0;
   for (const auto& w : writes) payload += w.key.size() + (w.value ? w.value->size() : 0);
   QUIRE_ASSIGN_OR_RETURN(const Reservation room, reserve(room_for(payload), what));
+  if (reached) *reached = true;
   QUIRE_RETURN_IF_ERROR(disk_->write(writes, sync));
   if (payload > 1u << 20) {  // the log's copy is removed before its room is released
     if (Status s = disk_->flush_records(); !s.ok())

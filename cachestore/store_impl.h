@@ -237,6 +237,22 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
     Use use_;
   };
 
+  /// What memory holds of a document after a write of it failed: records that are opened again may
+  /// have that write after all.
+  struct Doubt {
+    std::uint64_t number = 0;                 // of the last such write
+    std::optional<DocumentManifest> counted;  // none: no document is counted
+  };
+  /// Notes that a write failed which was to replace `counted` (null: none), or that one was made.
+  /// The document's lock is held.
+  void doubt(const std::string& key, const DocumentManifest* counted);
+  void trust(const std::string& key);
+  /// Makes numbers, references and expiry of a doubtful document those of its record. Returns
+  /// whether that could be read. The document's lock is held.
+  bool settle(std::string_view ns, std::string_view id);
+  /// The same for all documents; forgets the doubts up to a number.
+  void settle_all(std::uint64_t last_doubt);
+
   Status check_writable() const;
   /// Finds room within the budget. `may_move` is false for a caller that moves segments itself.
   Result<Reservation> reserve(std::uint64_t bytes, std::string_view what, bool may_move = true);
@@ -251,8 +267,9 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   static constexpr std::uint64_t room_for(std::uint64_t payload) {
     return 3 * payload + (64u << 10);
   }
+  /// `reached`, if not null, says whether the disk was asked to write.
   Status write_with_room(std::span<const RecordWrite> writes, std::string_view what,
-                         Sync sync = Sync::kYes);
+                         Sync sync = Sync::kYes, bool* reached = nullptr);
 
   Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
   /// Reads the head with pending uses, also of an expired document
@@ -439,6 +456,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   std::unordered_set<std::string> busy_;  // documents being written; guarded by mu_
   std::map<std::string, NamespaceStats, std::less<>> namespaces_;  // guarded by mu_
   std::unordered_map<std::string, Use> uses_;             // not yet written; guarded by mu_
+  std::unordered_map<std::string, Doubt> doubts_;         // by key of the head; guarded by mu_
+  std::uint64_t last_doubt_ = 0;                          // guarded by mu_
   bool flushing_uses_ = false;                            // guarded by mu_
   std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;  // guarded by mu_
   int reaping_ = 0;                                       // guarded by mu_

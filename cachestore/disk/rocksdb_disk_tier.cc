@@ -1,10 +1,13 @@
 #include "cachestore/disk/rocksdb_disk_tier.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <mutex>
 #include <shared_mutex>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/index.h"
@@ -74,6 +77,7 @@ class RocksDbTier final : public DiskTier {
                ? RecordCopyState{true, copy_->behind(), copy_->read_whole(), copy_->brought_back()}
                : RecordCopyState();
   }
+  void when_reopened(std::function<void()> call) override { reopened_ = std::move(call); }
   DiskUsage usage() override;
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
   Status flush_records() override { return records_.flush(); }
@@ -81,9 +85,8 @@ class RocksDbTier final : public DiskTier {
 
  private:
   Status open_copy();
-  void resume() {
-    if (records_.resume_after_failure() && copy_) copy_->must_compare();
-  }
+  void resume();
+  Status mend_placements();
   Status forget_placements(const Status& why, std::vector<std::string>* bad);
   Status read_placements();
   std::optional<std::pair<ExtentRange, ValueSlots::Slot>> place_of(const ValueName& name) const;
@@ -98,6 +101,10 @@ class RocksDbTier final : public DiskTier {
   std::unique_ptr<RecordCopy> copy_;          // null: none is kept
   std::unique_ptr<Layout1Segments> layout1_;  // null: the store has none
   std::unique_ptr<ExtentFiles> extents_;
+  std::function<void()> reopened_;            // may be empty
+  std::atomic<bool> mend_placements_{false};  // the records may list other places
+  /// Shared while a place changes in the records and in places_, exclusive while both are compared.
+  std::shared_mutex placing_mu_;
   mutable std::shared_mutex places_mu_;
   std::unordered_map<SegmentId, Placement> places_;  // guarded by places_mu_
   /// The segments of one extent: those that were put there, and how many of them still are.
@@ -177,6 +184,55 @@ Status RocksDbTier::read_placements() {
   return options_.read_only || bad.empty() ? Status() : records_.erase_placements(bad);
 }
 
+/// Goes on after a write that failed.
+void RocksDbTier::resume() {
+  if (records_.resume_after_failure()) {
+    mend_placements_ = true;
+    if (copy_) copy_->must_compare();
+    if (reopened_) reopened_();
+  }
+  if (!mend_placements_.exchange(false)) return;
+  const Status s = mend_placements();
+  if (s.ok()) return;
+  mend_placements_ = true;
+  log_warning("the list of the places of KV could not be compared; it is tried again",
+              {{"path", folder_.db()}, {"reason", s.to_string()}});
+}
+
+/// Makes the list of places in the records that of this process. Opened again, the records may have
+/// a change that failed, and lack one that was not synchronized.
+Status RocksDbTier::mend_placements() {
+  const std::unique_lock placing(placing_mu_);
+  std::unordered_set<SegmentId> right;
+  std::vector<std::string> wrong;
+  QUIRE_RETURN_IF_ERROR(records_.scan_placements(
+      [&](std::string_view key, std::optional<SegmentId> id, std::string_view value) {
+        const std::shared_lock lock(places_mu_);
+        const auto it = id ? places_.find(*id) : places_.end();
+        if (it == places_.end())
+          wrong.emplace_back(key);
+        else if (record::encode_placement(it->second) == value)
+          right.insert(*id);
+      }));
+  std::vector<std::pair<SegmentId, Placement>> missing;
+  {
+    const std::shared_lock lock(places_mu_);
+    for (const auto& place : places_)
+      if (!right.contains(place.first)) missing.push_back(place);
+  }
+  if (wrong.empty() && missing.empty()) return {};
+  if (!wrong.empty()) QUIRE_RETURN_IF_ERROR(records_.erase_placements(wrong));
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    const Sync sync = i + 1 < missing.size() ? Sync::kNo : Sync::kYes;
+    QUIRE_RETURN_IF_ERROR(records_.put_placement(missing[i].first, missing[i].second, sync));
+  }
+  log_info("the list of the places of KV is as it was before an error of the disk",
+           {{"path", folder_.db()},
+            {"written", std::to_string(missing.size())},
+            {"removed", std::to_string(wrong.size())}});
+  return {};
+}
+
 Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
   resume();
   // Segments whose records follow must be durable before them.
@@ -217,6 +273,7 @@ Result<std::uint64_t> RocksDbTier::write_segment(SegmentId id, std::span<const V
     QUIRE_RETURN_IF_ERROR(write_slot(writer, *v.buffer));
   }
   QUIRE_ASSIGN_OR_RETURN(p.range, writer.finish());
+  const std::shared_lock placing(placing_mu_);
   if (Status s = records_.put_placement(id, p, Sync::kNo); !s.ok()) {
     extents_->free(p.range);
     return s;
@@ -329,6 +386,7 @@ std::vector<Result<std::shared_ptr<ValueBuffer>>> RocksDbTier::read_some(
 }
 
 Status RocksDbTier::delete_segment(SegmentId id) {
+  const std::shared_lock placing(placing_mu_);
   std::optional<ExtentRange> range;
   {
     std::unique_lock lock(places_mu_);
@@ -437,6 +495,7 @@ Result<std::uint64_t> RocksDbTier::move_segment(const SegmentInfo& info) {
   const std::uint64_t bytes = next.range.bytes;
   if (!from || !in_layout1) {  // else a crash left only the old place to be freed
     Status s = extents_->sync();
+    const std::shared_lock placing(placing_mu_);
     if (s.ok()) s = records_.put_placement(info.id, next, Sync::kYes);
     if (!s.ok()) {
       extents_->free(next.range);

@@ -1,6 +1,9 @@
 // Segments in extents: what moves, what is lost, and that nothing read is ever wrong.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
+#include <chrono>
 #include <fstream>
 #include <latch>
 #include <numeric>
@@ -240,6 +243,58 @@ TEST_F(StoreExtents, ATornEndCostsTheSegmentsBehindIt) {
   const std::uint64_t n = right(0, 40);
   EXPECT_LT(n, 40u);
   EXPECT_GE(n, 30u);
+}
+
+/// Lets no file grow while it lives, as on a disk that fails.
+class NoFileGrows {
+ public:
+  NoFileGrows() {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    rlimit none = before_;
+    none.rlim_cur = 1;
+    ::setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~NoFileGrows() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  NoFileGrows(const NoFileGrows&) = delete;
+  NoFileGrows& operator=(const NoFileGrows&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+/// RocksDB does not go on after such an error, so the record is opened again.
+TEST_F(StoreExtents, PlacesAreThoseOfTheProcessAfterTheRecordWasOpenedAgain) {
+  open();
+  put(0, 3);
+  {
+    const NoFileGrows broken;
+    const auto evicted = store->evict({.keys = std::vector{test::key_of(0)}});
+    ASSERT_OK(evicted);
+    EXPECT_EQ(evicted->contexts, 1u);
+    EXPECT_GE(store->stats().io_errors, 1u) << "its place is still listed";
+  }
+  Status written;
+  for (int i = 0; i < 1000; ++i) {  // it is opened at most once a second
+    written = test::put_document(*store, "d3", {3}, kShape);
+    if (written.ok()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_OK(written);
+  EXPECT_EQ(right(1, 4), 3u);
+  auto at = StoreFolder::open(options.path, /*read_only=*/true);
+  ASSERT_OK(at);
+  RocksDbTierOptions reader = tier;
+  reader.read_only = true;
+  auto beside = open_rocksdb_tier(std::move(*at), reader);
+  ASSERT_OK(beside);
+  const auto listed = (*beside)->list_segments();
+  ASSERT_OK(listed);
+  EXPECT_EQ(listed->size(), 3u);
 }
 
 TEST_F(StoreExtents, SwappedExtentsAndZeroedRangesAreNeverRead) {

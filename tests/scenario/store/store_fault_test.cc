@@ -1,7 +1,9 @@
 // The store under faults: the n-th disk call fails, the disk is full, or the budget is too small.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "tests/support/harness/test_store.h"
 
@@ -90,6 +92,76 @@ TEST(StoreFaults, AnyFailingDiskCallIsReportedAndLosesNothingAcknowledged) {
         }
       }
     }
+  }
+}
+
+/// Returns the numbers of a namespace in one line.
+std::string numbers_of(Store& store) {
+  const auto n = store.namespace_stats("default");
+  if (!n.ok()) return n.status().to_string();
+  std::string line;
+  for (const std::uint64_t v : {n->documents, n->tokens, n->text_bytes, n->ready, n->failed})
+    line += std::to_string(v) + " ";
+  return line;
+}
+
+/// What the log has of a write that failed is there once the record is opened again.
+TEST(StoreFaults, AFailedWriteThatIsInTheRecordAfterAllIsCounted) {
+  for (const bool told : {true, false}) {
+    SCOPED_TRACE(told ? "the store is told" : "the next writer finds out");
+    auto disk = std::make_shared<MemoryDisk>();
+    auto store = open_memory(disk);
+    ASSERT_OK(store);
+    for (const char* id : {"a", "b", "c"})
+      ASSERT_OK(test::put_document(**store, id, {static_cast<std::uint64_t>(id[0])}));
+    const std::string before = numbers_of(**store);
+
+    disk->full_from = disk->writes.load();
+    const auto commit = [&](const std::string& id) {
+      return (*store)->commit_document(test::manifest_of(id, {'a'}), test::text_of(id)).status();
+    };
+    EXPECT_FALSE(commit("new").ok());
+    EXPECT_FALSE(commit("another").ok());
+    EXPECT_FALSE((*store)->delete_document("default", "b").ok());
+    const auto fail = [](DocumentManifest& m) {
+      m.status = DocumentStatus::kFailed;
+      return Status();
+    };
+    EXPECT_FALSE((*store)->update_document("default", "c", fail).ok());
+    EXPECT_EQ(numbers_of(**store), before);
+    disk->full_from = -1;
+
+    disk->make_failed();
+    std::string after;
+    {
+      auto fresh = open_memory(std::make_shared<MemoryDisk>());
+      ASSERT_OK(fresh);
+      for (const char* id : {"a", "new", "another", "c"})
+        ASSERT_OK((*fresh)->commit_document(test::manifest_of(id, {'a'}), test::text_of(id)));
+      ASSERT_OK((*fresh)->update_document("default", "c", fail));
+      after = numbers_of(**fresh);
+    }
+    if (told) {
+      disk->reopened();
+      for (int i = 0; i < 1000 && numbers_of(**store) != after; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_EQ(numbers_of(**store), after);
+      ASSERT_OK((*store)->gc());
+      EXPECT_FALSE((*store)->find_segment(test::key_of('b'))) << "nothing names it any more";
+    }
+    // Nothing is taken off that was never added, and a segment stays while it is named.
+    ASSERT_OK(commit("new"));
+    ASSERT_OK((*store)->delete_document("default", "another"));
+    ASSERT_OK((*store)->delete_document("default", "a"));
+    ASSERT_OK((*store)->gc());
+    EXPECT_TRUE((*store)->find_segment(test::key_of('a')));
+    ASSERT_OK((*store)->delete_document("default", "new"));
+    ASSERT_OK((*store)->delete_document("default", "c"));
+    EXPECT_EQ((*store)->delete_document("default", "b").code(), Code::kNotFound);
+    EXPECT_EQ((*store)->stats().documents, 0u);
+    EXPECT_TRUE((*store)->namespaces().empty());
+    ASSERT_OK((*store)->gc());
+    EXPECT_EQ((*store)->stats().segment_bytes, 0u);
   }
 }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +41,23 @@ struct MemoryDisk {
   std::atomic<std::uint64_t> looked_at{0};  ///< records returned by get() and scan()
   /// The disk is full from this writing call on, as a file system reports it.
   std::atomic<int> full_from{-1};
+  std::vector<std::vector<RecordWrite>> failed;  ///< writes of records that failed; guarded by mu
+  std::function<void()> reopened;                ///< what the store wants to be called
+
+  /// Makes what failed, as records may have it that are opened again after an error.
+  void make_failed() {
+    const std::lock_guard lock(mu);
+    for (const auto& batch : failed) {
+      for (const RecordWrite& w : batch) {
+        if (w.value)
+          records[{w.family, w.key}] = *w.value;
+        else
+          records.erase({w.family, w.key});
+      }
+    }
+    failed.clear();
+    records_counted = SIZE_MAX;
+  }
 };
 
 /// Implements the disk tier's contract in memory. Its n-th call fails on request.
@@ -47,7 +66,11 @@ class MemoryTier final : public DiskTier {
   explicit MemoryTier(std::shared_ptr<MemoryDisk> disk) : d_(std::move(disk)) {}
 
   Status write(std::span<const RecordWrite> writes, Sync) override {
-    QUIRE_RETURN_IF_ERROR(writing_call());
+    if (Status s = writing_call(); !s.ok()) {
+      const std::lock_guard lock(d_->mu);
+      d_->failed.emplace_back(writes.begin(), writes.end());
+      return s;
+    }
     std::lock_guard lock(d_->mu);
     (void)record_bytes();  // counts what a test has changed
     for (const auto& w : writes) {
@@ -145,6 +168,7 @@ class MemoryTier final : public DiskTier {
     }
     return out;
   }
+  void when_reopened(std::function<void()> call) override { d_->reopened = std::move(call); }
   DiskUsage usage() override {
     std::lock_guard lock(d_->mu);
     DiskUsage u;
