@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,16 +19,26 @@ namespace quire {
 ///
 /// A tenant that is new, or returns from idleness, starts at a level that rises with the work done,
 /// shared out among all that wait. So idle time earns no credit, and a tenant that was served waits
-/// behind newcomers only until the level has reached its work. Threads: one at a time.
+/// behind newcomers only until the level has reached its work.
+///
+/// Only push() and order() take memory, and throw std::bad_alloc where there is none. Threads: one
+/// at a time.
 template <class T>
 class FairQueue {
+  static_assert(std::is_nothrow_move_assignable_v<T>);
+
  public:
-  void push(const std::string& name, T item) {
+  /// Where it throws the item stays as it was.
+  void push(const std::string& name, T&& item) {
+    forget();
     Tenant& tenant = of(name);
     if (tenant.items.empty()) tenant.done = std::max(tenant.done, level_);
-    tenant.items.push_back({std::move(item), arrivals_++});
+    Entry& entry = tenant.items.emplace_back();
+    entry.item = std::move(item);
+    entry.arrival = arrivals_++;
     ++size_;
   }
+  void push(const std::string& name, const T& item) { push(name, T(item)); }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
   /// Returns the tenants remembered: those that wait, those with work under way, and about as many
@@ -43,14 +55,18 @@ class FairQueue {
     --size_;
     return item;
   }
-  /// Charges the tenant in advance for the work of an item. Each charge must be settled.
+  /// Charges the tenant of the item that was taken last in advance for its work. Each charge must
+  /// be settled.
   void charge(const std::string& name, std::int64_t tokens) {
-    of(name).charged += static_cast<double>(tokens);
+    Tenant& tenant = of(name);
+    tenant.charged += static_cast<double>(tokens);
+    ++tenant.charges;
   }
   /// Replaces a charge by the work done, which may be more or less.
   void settle(const std::string& name, std::int64_t charged, std::int64_t done) {
     Tenant& tenant = of(name);
     tenant.charged -= static_cast<double>(charged);
+    --tenant.charges;
     tenant.done += static_cast<double>(done);
     const auto waiting = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& entry) {
       return !entry.second.items.empty();
@@ -61,20 +77,26 @@ class FairQueue {
     forget();
   }
 
-  /// Removes and returns every item for which `leaves(item)` is true.
+  /// Removes and returns an item for which `leaves(item)` is true: the first of its tenant; empty:
+  /// there is none.
   template <class Fn>
-  std::vector<T> take_if(Fn&& leaves) {
-    std::vector<T> out;
+  std::optional<T> take_first(Fn&& leaves) {
     for (auto& [name, tenant] : tenants_) {
-      std::erase_if(tenant.items, [&](Entry& entry) {
-        if (!leaves(entry.item)) return false;
-        out.push_back(std::move(entry.item));
-        return true;
-      });
+      const auto at = std::ranges::find_if(tenant.items, leaves, &Entry::item);
+      if (at == tenant.items.end()) continue;
+      std::optional<T> out(std::move(at->item));
+      tenant.items.erase(at);
+      --size_;
+      return out;
     }
-    size_ -= out.size();
-    forget();
-    return out;
+    return std::nullopt;
+  }
+  /// Returns whether `is(item)` is true for an item.
+  template <class Fn>
+  bool holds(Fn&& is) const {
+    return std::ranges::any_of(tenants_, [&](const auto& entry) {
+      return std::ranges::any_of(entry.second.items, is, &Entry::item);
+    });
   }
   /// Returns the items in the order in which they will be served if each turn is charged
   /// `cost(item)`.
@@ -112,6 +134,7 @@ class FairQueue {
     std::deque<Entry> items;
     double done = 0;     ///< work done, in tokens
     double charged = 0;  ///< in tokens, for work under way
+    int charges = 0;     ///< that are not settled yet
 
     double work() const { return done + charged; }
   };
@@ -140,7 +163,7 @@ class FairQueue {
   void forget() {
     std::erase_if(tenants_, [this](const auto& entry) {
       const Tenant& tenant = entry.second;
-      return tenant.items.empty() && tenant.charged == 0 && tenant.done <= level_;
+      return tenant.items.empty() && tenant.charges == 0 && tenant.done <= level_;
     });
   }
 

@@ -16,39 +16,58 @@ constexpr double kRecomputeShare = 9;
 PrefillQueue::PrefillQueue(QueryResources& core)
     : core_(core), sizer_(core.chunk_tokens), mixed_sizer_(core.chunk_tokens) {}
 
-bool PrefillQueue::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
-  std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
-  const PrefillPriority priority = request.priority;
-  if (const auto found = in_flight_.find(key);
-      found != in_flight_.end() && found->second->join(request, done)) {
-    raise(found->second, priority);
+bool PrefillQueue::add(const ContextKey& key, PrefillRequest request,
+                       PrefillTask::Done done) noexcept {
+  std::shared_ptr<PrefillTask> task;
+  try {
+    std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
+    const PrefillPriority priority = request.priority;
+    if (const auto found = in_flight_.find(key);
+        found != in_flight_.end() && found->second->join(request, done)) {
+      raise(found->second, priority);
+      return false;
+    }
+    // A task that fails in the making takes along what it was given.
+    PrefillTask::Done given = done;
+    task = std::make_shared<PrefillTask>(core_, key, std::move(request), std::move(given));
+    const std::int64_t budget = core_.pool->max_bytes();
+    if (budget > 0 && task->working_bytes() > budget) {
+      task->fail(Status::invalid(
+          "chunking.max_tokens",
+          "the context needs " + std::to_string(task->working_bytes()) +
+              " bytes of working cache, the whole budget is " + std::to_string(budget) +
+              ": lower chunking.max_tokens or chunking.context_tokens, or raise "
+              "model.working_cache_bytes"));
+      return false;
+    }
+    in_flight_[key] = task;
+    queue_of(task->priority()).push(task->tenant(), task);
+    return true;
+  } catch (...) {
+    const Status why = exception_status("a context of ingest");
+    if (task)
+      task->fail(why);
+    else
+      PrefillTask::tell(done, why);
     return false;
   }
-  auto task = std::make_shared<PrefillTask>(core_, key, std::move(request), std::move(done));
-  const std::int64_t budget = core_.pool->max_bytes();
-  if (budget > 0 && task->working_bytes() > budget) {
-    task->fail(Status::invalid(
-        "chunking.max_tokens",
-        "the context needs " + std::to_string(task->working_bytes()) +
-            " bytes of working cache, the whole budget is " + std::to_string(budget) +
-            ": lower chunking.max_tokens or chunking.context_tokens, or raise "
-            "model.working_cache_bytes"));
-    return false;
-  }
-  in_flight_[key] = task;
-  queue_of(task->priority()).push(task->tenant(), task);
-  return true;
 }
 
 /// Gives a task the priority of a caller that joined it, if that one is more urgent.
-void PrefillQueue::raise(const std::shared_ptr<PrefillTask>& task, PrefillPriority priority) {
+void PrefillQueue::raise(const std::shared_ptr<PrefillTask>& task,
+                         PrefillPriority priority) noexcept {
   if (priority >= task->priority()) return;
-  const auto waiting = queue_of(task->priority())
-                           .take_if([&task](const std::shared_ptr<PrefillTask>& other) {
-                             return other == task;
-                           });
-  task->raise(priority);
-  if (!waiting.empty()) queue_of(priority).push(task->tenant(), task);
+  const auto is_task = [&task](const std::shared_ptr<PrefillTask>& other) { return other == task; };
+  try {
+    Queue& from = queue_of(task->priority());
+    if (from.holds(is_task)) {
+      queue_of(priority).push(task->tenant(), task);
+      (void)from.take_first(is_task);
+    }
+    task->raise(priority);
+  } catch (...) {
+    (void)exception_status("a context that is wanted sooner");  // it waits as before
+  }
 }
 
 bool PrefillQueue::pick() {
@@ -138,14 +157,11 @@ bool PrefillQueue::step(double allowed_ms, double beside_ms) {
 void PrefillQueue::go_on_from(std::unique_ptr<PrefilledRows> rows, const std::string& tenant) {
   if (rows == nullptr) return;
   for (Queue* queue : {&recompute_, &ingest_}) {
-    bool found = false;
-    auto next = queue->take_if([&](const std::shared_ptr<PrefillTask>& task) {
-      if (found || task->tenant() != tenant || !task->continues(*rows)) return false;
-      found = true;
-      return true;
+    auto next = queue->take_first([&](const std::shared_ptr<PrefillTask>& task) {
+      return task->tenant() == tenant && task->continues(*rows);
     });
-    if (next.empty()) continue;
-    current_ = std::move(next.front());
+    if (!next) continue;
+    current_ = std::move(*next);
     charge(*queue);
     current_->go_on_from(std::move(rows));
     return;
@@ -170,7 +186,7 @@ std::int64_t PrefillQueue::fail_all(const Status& status) {
   suspended_ = false;
   const auto every = [](const auto&) { return true; };
   for (Queue* queue : {&recompute_, &ingest_}) {
-    for (const auto& task : queue->take_if(every)) fail(task);
+    while (const auto task = queue->take_first(every)) fail(*task);
   }
   return count;
 }

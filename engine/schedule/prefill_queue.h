@@ -22,8 +22,8 @@ class PrefillQueue {
 
   /// Adds a context, or joins equal content in flight, which takes the more urgent priority of the
   /// two. Returns true for a new task, false if it joined another or was refused (its callback was
-  /// then called).
-  bool add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
+  /// then called). One that there is no memory for is refused.
+  bool add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) noexcept;
   /// Returns whether nothing waits and nothing is being computed.
   bool idle() const { return current_ == nullptr && recompute_.empty() && ingest_.empty(); }
   /// Picks the next context if none is current; the caller must then reserve needed_bytes().
@@ -58,7 +58,7 @@ class PrefillQueue {
 
   void charge(Queue& queue);
   void settle(const PrefillTask& task, std::int64_t tokens_done);
-  void raise(const std::shared_ptr<PrefillTask>& task, PrefillPriority priority);
+  void raise(const std::shared_ptr<PrefillTask>& task, PrefillPriority priority) noexcept;
   void go_on_from(std::unique_ptr<PrefilledRows> rows, const std::string& tenant);
 
   QueryResources& core_;

@@ -11,18 +11,14 @@
 #include "engine/prefill/record_kind.h"
 
 namespace quire {
-namespace {
 
-/// Tells one caller; what it throws keeps nothing from the others.
-void tell(const PrefillTask::Done& done, const Result<PrefillResult>& result) noexcept {
+void PrefillTask::tell(const Done& done, const Result<PrefillResult>& result) noexcept {
   try {
     done(result);
   } catch (...) {
     (void)exception_status("what follows a prefill");
   }
 }
-
-}  // namespace
 
 PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest request, Done done)
     : core_(core),
@@ -58,8 +54,10 @@ bool PrefillTask::continues(const PrefilledRows& rows) const {
 bool PrefillTask::join(PrefillRequest& request, Done& done) {
   std::lock_guard lock(mu_);
   if (completed_) return false;
-  waiters_.push_back(
-      {std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
+  Waiter& waiter = waiters_.emplace_back();
+  waiter.cancelled = std::move(request.cancelled);
+  waiter.on_progress = std::move(request.on_progress);
+  waiter.done = std::move(done);
   return true;
 }
 

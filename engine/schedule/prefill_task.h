@@ -30,6 +30,9 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
 
   PrefillTask(QueryResources& core, ContextKey key, PrefillRequest request, Done done);
 
+  /// Tells a caller; what it throws is logged and keeps nothing from others.
+  static void tell(const Done& done, const Result<PrefillResult>& result) noexcept;
+
   const ContextKey& key() const { return key_; }
   const std::string& tenant() const { return tenant_; }
   PrefillPriority priority() const { return priority_; }
@@ -37,7 +40,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   std::int64_t num_tokens() const { return count_of(token_ids_); }
   std::int64_t working_bytes() const { return bytes_with(records()); }
   /// Adds a caller for the same content. Returns false, with the arguments untouched, if the result
-  /// was already delivered.
+  /// was already delivered. They are untouched as well where it throws std::bad_alloc.
   bool join(PrefillRequest& request, Done& done);
   bool completed() const;
   /// Computes one chunk, or some layers of it. Returns true once computing is over (already stored,

@@ -43,6 +43,14 @@ std::int64_t rows_beside(std::int64_t rows) {
   return (rows + ChunkSizer::kStep - 1) / ChunkSizer::kStep * ChunkSizer::kStep;
 }
 
+/// Returns an empty vector with room for so many.
+template <class T>
+std::vector<T> with_room(std::size_t n) {
+  std::vector<T> out;
+  out.reserve(n);
+  return out;
+}
+
 Status stopping_status() { return Status::unavailable("the engine is stopping"); }
 
 }  // namespace
@@ -52,6 +60,8 @@ Scheduler::Scheduler(QueryResources& core, const SchedulerLimits& limits)
       limits_(limits),
       batch_(*core.model, limits.max_running),
       embeds_(core, to_size(limits.max_embeds)),
+      prepared_(with_room<Running>(kMaxPrepared)),
+      running_(with_room<Running>(to_size(limits.max_running))),
       prefills_(core),
       largest_chunk_(core.chunk_tokens),
       query_chunks_(largest_chunk_),
@@ -83,10 +93,11 @@ Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<Quer
       return Status::exhausted("the queue is full: " + std::to_string(limits_.max_queue) +
                                " queries are waiting");
     }
-    waiting_count_.fetch_add(1);
     const auto now = Clock::now();
+    new_queries_.reserve(new_queries_.size() + 1);  // before anybody sees the query
     record = board_.add(request, now);
     new_queries_.push_back({std::move(request), std::move(sink), record, now, bytes});
+    waiting_count_.fetch_add(1);
   }
   core_.waker->wake();
   return QueryHandle(record->cancelled());
@@ -102,8 +113,8 @@ void Scheduler::submit(const ContextKey& key, PrefillRequest request, PrefillTas
       refused = Status::exhausted("the ingest queue is full: " +
                                   std::to_string(limits_.max_prefills) + " contexts are waiting");
     } else {
-      prefill_count_.fetch_add(1);
       new_prefills_.push_back({key, std::move(request), done});
+      prefill_count_.fetch_add(1);
     }
   }
   if (!refused.ok()) return done(std::move(refused));
@@ -142,7 +153,7 @@ void Scheduler::run() {
       if (running_.empty() && prepared_.empty() && waiting_.empty()) break;
     }
     drop_dead(now);
-    admit();
+    attempt([this] { admit(); });
     const bool decodes = start_decode();
     bool worked = step_query(decodes) || decodes;
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
@@ -190,8 +201,12 @@ void Scheduler::take_commands() {
     prefills.swap(new_prefills_);
   }
   for (NewQuery& q : queries) {
-    const std::string tenant = q.request.tenant;
-    waiting_.push(tenant, std::move(q));
+    try {
+      waiting_.push(q.request.tenant, std::move(q));  // which takes it last
+    } catch (...) {
+      waiting_count_.fetch_sub(1);
+      refuse(q, exception_status("a query"));
+    }
   }
   for (NewPrefill& p : prefills) {
     if (!prefills_.add(p.key, std::move(p.request), std::move(p.done))) prefill_count_.fetch_sub(1);
@@ -207,28 +222,34 @@ bool Scheduler::cancel(const std::string& id) {
 
 /// Tells the board in which order the waiting queries will get their turn.
 void Scheduler::number_waiting() {
-  std::int32_t position = 0;
-  for (const Running& r : prepared_) r.record->set_queue_position(position++);
-  for (const NewQuery* q :
-       waiting_.order([](const NewQuery& query) { return expected_work(query.request); })) {
-    q->record->set_queue_position(position++);
-  }
+  attempt([this] {
+    std::int32_t position = 0;
+    for (const Running& r : prepared_) r.record->set_queue_position(position++);
+    for (const NewQuery* q :
+         waiting_.order([](const NewQuery& query) { return expected_work(query.request); })) {
+      q->record->set_queue_position(position++);
+    }
+  });
 }
 
 void Scheduler::drop_dead(Clock::time_point now) {
   const auto dead = [now](const NewQuery& q) {
     return q.record->cancelled()->load(std::memory_order_relaxed) || now >= q.request.deadline;
   };
-  std::vector<NewQuery> gone = waiting_.take_if(dead);
-  for (NewQuery& q : gone) {
-    const bool cancelled = q.record->cancelled()->load(std::memory_order_relaxed);
-    waiting_count_.fetch_sub(1);
-    make_task(std::move(q))
-        ->finish(cancelled ? Status::cancelled("the query was cancelled")
-                           : Status::deadline("the query waited past its time limit"),
-                 cancelled ? FinishReason::kCancelled : FinishReason::kError);
+  bool gone = false;
+  while (auto q = waiting_.take_first(dead)) {
+    gone = true;
+    const bool cancelled = q->record->cancelled()->load(std::memory_order_relaxed);
+    Status why;
+    try {
+      why = cancelled ? Status::cancelled("the query was cancelled")
+                      : Status::deadline("the query waited past its time limit");
+    } catch (...) {
+      why = exception_status("a query");
+    }
+    end_waiting(*q, why, cancelled ? FinishReason::kCancelled : FinishReason::kError);
   }
-  if (!gone.empty()) number_waiting();
+  if (gone) number_waiting();
   for (Running& r : prepared_) end_dead(r, now);
   for (Running& r : running_) end_dead(r, now);
   reap_prepared();
@@ -236,18 +257,52 @@ void Scheduler::drop_dead(Clock::time_point now) {
 }
 
 void Scheduler::end_dead(Running& running, Clock::time_point now) {
-  if (const auto why = running.task->verdict(now)) {
-    running.task->finish(
-        *why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
+  guarded(*running.task, [&] {
+    if (const auto why = running.task->verdict(now)) {
+      running.task->finish(
+          *why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
+    }
+  });
+}
+
+/// Ends a query that was taken out of those that wait.
+void Scheduler::end_waiting(NewQuery& query, const Status& why, FinishReason reason) noexcept {
+  waiting_count_.fetch_sub(1);
+  if (const auto task = make_task(query)) task->finish(why, reason);
+}
+
+/// Creates the task, which removes its query from the board before the sink hears of its end. Null:
+/// there was no memory for it, so that the query has ended.
+std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery& query) noexcept {
+  std::unique_ptr<QueryTask> task;
+  try {
+    // A task that fails in the making takes along what it was given, so the sink is kept.
+    task = std::make_unique<QueryTask>(core_, std::move(query.request), query.sink,
+                                       query.record->cancelled(), query.received);
+    task->before_end([this, record = query.record] { board_.remove(*record); });
+    query.sink.reset();
+    return task;
+  } catch (...) {
+    const Status why = exception_status("a query");
+    if (!task) {
+      refuse(query, why);
+      return nullptr;
+    }
+    board_.remove(*query.record);
+    task->finish(why, FinishReason::kError);
+    return nullptr;
   }
 }
 
-/// Creates the task, which removes its query from the board before the sink hears of its end.
-std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
-  auto task = std::make_unique<QueryTask>(core_, std::move(query.request), std::move(query.sink),
-                                          query.record->cancelled(), query.received);
-  task->before_end([this, record = query.record] { board_.remove(*record); });
-  return task;
+/// Ends a query that there is no task for.
+void Scheduler::refuse(NewQuery& query, const Status& why) noexcept {
+  board_.remove(*query.record);
+  attempt([&] {
+    Plan plan;
+    plan.query_id = query.record->id();
+    query.sink->on_done(why, plan, QueryStats(), FinishReason::kError);
+  });
+  query.sink.reset();
 }
 
 /// Returns how many steps may follow one before the host looks at anything: none while others wait
@@ -384,7 +439,7 @@ bool Scheduler::step_query(bool others_decode) {
     sizer.measured(rows, mix ? std::max(0.0, ms - decode_step_ms_) : ms,
                    std::max(decode_step_ms_, kQueryPieceMs));
   if (task.state() == QueryTask::State::kDecoding) begin_decode(*running);
-  running->record->set_strategy(task.strategy());
+  attempt([&] { running->record->set_strategy(task.strategy()); });
   query_ms_since_prefill_ += ms;
   return true;
 }
@@ -474,10 +529,8 @@ void Scheduler::reap() {
 }
 
 void Scheduler::end_everything(const Status& why) {
-  for (NewQuery& q : waiting_.take_if([](const NewQuery&) { return true; })) {
-    waiting_count_.fetch_sub(1);
-    make_task(std::move(q))->finish(why, FinishReason::kError);
-  }
+  while (auto q = waiting_.take_first([](const NewQuery&) { return true; }))
+    end_waiting(*q, why, FinishReason::kError);
   for (std::vector<Running>* tasks : {&prepared_, &running_}) {
     for (Running& r : *tasks) r.task->finish(why, FinishReason::kError);
   }

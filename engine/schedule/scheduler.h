@@ -97,6 +97,8 @@ class Scheduler {
   std::chrono::milliseconds expected_wait() const { return pace_.expected_wait(queries_waiting()); }
 
  private:
+  /// Most queries that may plan and prefetch while they wait.
+  static constexpr std::size_t kMaxPrepared = 4;
   struct NewQuery {
     QueryRequest request;
     std::shared_ptr<QuerySink> sink;
@@ -142,9 +144,11 @@ class Scheduler {
   std::size_t steps_ahead() const;
   bool reserve_ahead(std::size_t steps);
   void begin_decode(Running& running);
-  void end_dead(Running& running, Clock::time_point now);
+  void end_waiting(NewQuery& query, const Status& why, FinishReason reason) noexcept;
+  static void end_dead(Running& running, Clock::time_point now);
   void reap_prepared();
-  std::unique_ptr<QueryTask> make_task(NewQuery query);
+  std::unique_ptr<QueryTask> make_task(NewQuery& query) noexcept;
+  void refuse(NewQuery& query, const Status& why) noexcept;
   bool may_mix();
   std::int32_t chunk_room() const;
   bool writer_has_room() const;
@@ -177,6 +181,15 @@ class Scheduler {
       task.finish(exception_status("a query"), FinishReason::kError);
     }
   }
+  /// Runs a part of a turn that the next turn does anew if it runs out of memory.
+  template <class Fn>
+  static void attempt(const Fn& fn) noexcept {
+    try {
+      fn();
+    } catch (...) {
+      (void)exception_status("a turn of the engine");
+    }
+  }
   static std::int64_t expected_work(const QueryRequest& request);
 
   QueryResources& core_;
@@ -197,7 +210,7 @@ class Scheduler {
   // Engine thread only:
   FairQueue<NewQuery> waiting_;
   std::vector<Running> prepared_;  ///< planned queries next in turn, without pages yet
-  std::vector<Running> running_;   ///< oldest first
+  std::vector<Running> running_;   ///< oldest first. Neither grows beyond what it is made with
   std::size_t turn_ = 0;
   std::int64_t reserved_bytes_ = 0;
   std::int64_t counted_bytes_ = 0;  ///< bytes that all running queries are counted with

@@ -15,8 +15,6 @@ namespace {
 /// Tokens of an answer that have pages reserved before it begins, so that short answers never wait
 /// for memory.
 constexpr std::int64_t kFirstAnswerTokens = 64;
-/// Number of queries that may plan and prefetch while they wait.
-constexpr std::size_t kMaxPrepared = 4;
 /// Share of the store's memory tier that they may prefetch together; the values stay pinned until
 /// they are placed.
 constexpr std::uint64_t kPreparedPart = 4;
@@ -140,15 +138,19 @@ void Scheduler::prepare_waiting() {
     r.read_bytes = read_bytes;
     r.background = q.request.background;
     r.charged_tokens = expected_work(q.request);
+    r.task = make_task(q);
+    if (!r.task) {
+      waiting_count_.fetch_sub(1);
+      continue;
+    }
     // The charge is made in advance, so that a tenant's next turn comes after those of others; it
     // is settled when the query ends.
-    waiting_.charge(q.request.tenant, r.charged_tokens);
-    r.task = make_task(std::move(q));
+    waiting_.charge(r.task->request().tenant, r.charged_tokens);
     prepared_.push_back(std::move(r));
     reading += read_bytes;
     QueryTask& task = *prepared_.back().task;
     guarded(task, [&task] { task.prepare(); });
-    prepared_.back().record->set_strategy(task.strategy());
+    attempt([&] { prepared_.back().record->set_strategy(task.strategy()); });
     prepared_.back().device_bytes = task.device_bytes();
   }
 }
@@ -209,8 +211,10 @@ bool Scheduler::resume_preempted() {
     guarded(*r.task, [&] { resumed = r.task->resume(); });
     if (resumed.code() == Code::kResourceExhausted && pages_come_free()) return false;
     if (!resumed.ok())
-      r.task->finish(resumed.with_context("the query could not go on after it made way"),
-                     FinishReason::kError);
+      guarded(*r.task, [&] {
+        r.task->finish(resumed.with_context("the query could not go on after it made way"),
+                       FinishReason::kError);
+      });
     if (r.task->state() == QueryTask::State::kDone) continue;
     r.bytes = bytes;
     reserved_bytes_ += bytes;

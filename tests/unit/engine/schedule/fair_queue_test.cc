@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <new>
+#include <utility>
 
 namespace quire {
 namespace {
@@ -156,7 +159,7 @@ TEST_F(FairQueueTest, LeavingAndComingBackDoesNotShedWork) {
   push("b", 20);
   EXPECT_EQ(turn(1000), "a0");
   EXPECT_EQ(turn(10), "b0");
-  (void)queue_.take_if([](const std::string& item) { return item == "a1"; });
+  EXPECT_EQ(queue_.take_first([](const std::string& item) { return item == "a1"; }), "a1");
   push("a");
   for (int i = 0; i < 10; ++i) EXPECT_EQ(turn(10)[0], 'b') << i;
 }
@@ -164,9 +167,12 @@ TEST_F(FairQueueTest, LeavingAndComingBackDoesNotShedWork) {
 TEST_F(FairQueueTest, TakesOutWhatLeaves) {
   push("a", 4);
   push("b", 2);
-  const auto gone = queue_.take_if(
-      [](const std::string& item) { return item == "a1" || item == "b0"; });
+  const auto leaves = [](const std::string& item) { return item == "a1" || item == "b0"; };
+  EXPECT_TRUE(queue_.holds(leaves));
+  std::vector<std::string> gone;
+  while (auto item = queue_.take_first(leaves)) gone.push_back(std::move(*item));
   EXPECT_EQ(gone, (std::vector<std::string>{"a1", "b0"}));
+  EXPECT_FALSE(queue_.holds(leaves));
   EXPECT_EQ(queue_.size(), 4u);
   EXPECT_EQ(turn(), "a0");
   EXPECT_EQ(turn(), "b1");
@@ -185,6 +191,42 @@ TEST_F(FairQueueTest, TheOrderForetoldIsTheOneThatComes) {
     foretold.push_back(*item);
   while (!queue_.empty()) came.push_back(turn());
   EXPECT_EQ(foretold, came);
+}
+
+/// Cannot be made while there is no memory.
+struct Fragile {
+  static inline bool no_memory = false;
+  Fragile() {
+    if (no_memory) throw std::bad_alloc();
+  }
+  explicit Fragile(int n) : number(std::make_unique<int>(n)) {}
+  std::unique_ptr<int> number;
+};
+
+TEST(FairQueueMemoryTest, AnItemThatThereIsNoRoomForStaysWithItsOwner) {
+  FairQueue<Fragile> queue;
+  queue.push("a", Fragile(1));
+  Fragile item(2);
+  Fragile::no_memory = true;
+  EXPECT_THROW(queue.push("b", std::move(item)), std::bad_alloc);
+  Fragile::no_memory = false;
+  ASSERT_NE(item.number, nullptr);  // NOLINT(bugprone-use-after-move): it was not moved
+  EXPECT_EQ(queue.size(), 1u);
+  EXPECT_EQ(*queue.pop().number, 1);
+  EXPECT_TRUE(queue.empty());
+  queue.push("b", std::move(item));
+  EXPECT_EQ(*queue.pop().number, 2);
+}
+
+TEST_F(FairQueueTest, ATenantIsRememberedUntilItsWorkIsSettled) {
+  push("a");
+  EXPECT_EQ(queue_.pop(), "a0");
+  queue_.charge("a", 0);
+  push("b");
+  EXPECT_EQ(turn(), "b0");
+  EXPECT_EQ(queue_.num_tenants(), 1u);
+  queue_.settle("a", 0, 0);
+  EXPECT_EQ(queue_.num_tenants(), 0u);
 }
 
 }  // namespace

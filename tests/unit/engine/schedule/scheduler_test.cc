@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <future>
+#include <new>
 #include <thread>
+#include <utility>
 
 #include "tests/support/engine_harness.h"
 #include "tests/support/faulty_store.h"
@@ -141,6 +145,33 @@ TEST_F(SchedulerTest, StopAnswersWaitingPrefills) {
     }
   }
   EXPECT_GT(refused, 0);
+}
+
+/// A callback of which only the thread that made it can make copies, as if others had no memory.
+class CopiedAtHome {
+ public:
+  explicit CopiedAtHome(std::function<void(Result<PrefillResult>)> then) : then_(std::move(then)) {}
+  CopiedAtHome(const CopiedAtHome& other) : then_(other.then_), home_(other.home_) {
+    if (std::this_thread::get_id() != home_) throw std::bad_alloc();
+  }
+  CopiedAtHome(CopiedAtHome&&) noexcept = default;
+  void operator()(Result<PrefillResult> r) const { then_(std::move(r)); }
+
+ private:
+  std::function<void(Result<PrefillResult>)> then_;
+  std::thread::id home_ = std::this_thread::get_id();
+};
+
+TEST_F(SchedulerTest, AContextThatThereIsNoMemoryForFailsAlone) {
+  std::promise<Result<PrefillResult>> done;
+  PrefillRequest request;
+  request.token_ids = random_ids(rng_, 20);
+  engine_->prefill(std::move(request), CopiedAtHome([&done](Result<PrefillResult> r) {
+                     done.set_value(std::move(r));
+                   }));
+  EXPECT_EQ(done.get_future().get().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(run_query(*engine_, plain()).status.ok());
+  EXPECT_TRUE(prefill_now(*engine_, random_ids(rng_, 20)).ok());
 }
 
 TEST_F(SchedulerTest, EqualContentInFlightIsComputedOnce) {
