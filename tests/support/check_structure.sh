@@ -129,6 +129,14 @@ while read -r code; do
     complain "no test reaches the error code $code of server/support/problem.cc"
 done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/support/problem.cc)
 
+# The table of fuzz targets in tests/README.md has each of them, and no other.
+while read -r name; do
+  complain "tests/README.md: the table of fuzz targets and tests/fuzz differ in $name"
+done < <(comm -3 --output-delimiter='' \
+  <(sed -n '/^| what is read | target |$/,/^$/p' tests/README.md | tail -n +3 | cut -d'|' -f3 |
+    grep -o '[a-z0-9_]*' | sort) \
+  <(find tests/fuzz -name 'fuzz_*.cc' -printf '%f\n' | sed 's/^fuzz_\(.*\)\.cc$/\1/' | sort))
+
 for folder in $all_folders clients configs models bench; do
   [ -f "$folder/README.md" ] || complain "$folder/README.md is missing"
 done
