@@ -29,6 +29,22 @@ std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
   return length > 0 ? static_cast<std::uint32_t>(c) : 0xfffd;
 }
 
+PatternNode set_node(CodePoints set) {
+  PatternNode n;
+  n.kind = Kind::kSet;
+  n.set = std::move(set);
+  return n;
+}
+
+PatternNode repeat_node(PatternNode item, std::int32_t min, std::int32_t max) {
+  PatternNode n;
+  n.kind = Kind::kRepeat;
+  n.min = min;
+  n.max = max;
+  n.items.push_back(std::move(item));
+  return n;
+}
+
 void CodePoints::add(std::uint32_t first, std::uint32_t last) {
   // Ranges from `begin` to `end` touch the new one and become part of it.
   const auto begin = std::ranges::partition_point(

@@ -47,6 +47,10 @@ struct PatternNode {
   std::int32_t min = 0, max = 0;  ///< kRepeat
   std::string rule;               ///< kRule: its name
 };
+/// Returns the node of one character of a set.
+PatternNode set_node(CodePoints set);
+/// Returns the node of an item that is repeated.
+PatternNode repeat_node(PatternNode item, std::int32_t min, std::int32_t max);
 using PatternRules = std::map<std::string, PatternNode, std::less<>>;
 
 /// Turns trees into parts of a grammar, whose rules these are: no repeated part matches the empty

@@ -4,21 +4,14 @@
 #include <string>
 #include <utility>
 
+#include "engine/sample/automata/pattern_text.h"
+
 namespace quire {
 namespace {
 
 using Kind = PatternNode::Kind;
 
-constexpr std::int32_t kMaxCount = 1 << 12;
-constexpr int kMaxDepth = 100;
 constexpr std::size_t kMaxLooks = 8;
-
-PatternNode set_node(CodePoints set) {
-  PatternNode n;
-  n.kind = Kind::kSet;
-  n.set = std::move(set);
-  return n;
-}
 
 /// Returns the characters of \d, \w or \s; nothing: it is no such letter.
 std::optional<CodePoints> shorthand(char letter) {
@@ -45,9 +38,9 @@ std::optional<CodePoints> shorthand(char letter) {
   return letter < 'a' ? set.inverted() : set;
 }
 
-class Parser {
+class Parser final : private PatternText {
  public:
-  Parser(std::string_view text, RegexUse use) : text_(text), use_(use) {}
+  Parser(std::string_view text, RegexUse use) : PatternText(text), use_(use) {}
 
   Result<RegexTree> parse() {
     QUIRE_ASSIGN_OR_RETURN(tree_.texts, alternatives(0));
@@ -57,19 +50,12 @@ class Parser {
   }
 
  private:
-  Status wrong(const std::string& what) const {
+  Status wrong(const std::string& what) const override {
     return Status::invalid("", what + " at byte " + std::to_string(at_) + " of the expression");
   }
   Status missing(const std::string& what) const {
     return Status(Code::kUnimplemented,
                   what + " is not supported (byte " + std::to_string(at_) + " of the expression)");
-  }
-  bool more() const { return at_ < text_.size(); }
-  char peek() const { return text_[at_]; }
-  bool take(std::string_view what) {
-    if (!text_.substr(at_).starts_with(what)) return false;
-    at_ += what.size();
-    return true;
   }
 
   Result<PatternNode> alternatives(int depth) {
@@ -101,11 +87,7 @@ class Parser {
 
   static PatternNode anything() {
     CodePoints none;
-    PatternNode any;
-    any.kind = Kind::kRepeat;
-    any.max = Grammar::kUnbounded;
-    any.items.push_back(set_node(none.inverted()));
-    return any;
+    return repeat_node(set_node(none.inverted()), 0, Grammar::kUnbounded);
   }
 
   Result<PatternNode> sequence(int depth) {
@@ -141,50 +123,15 @@ class Parser {
     return out;
   }
 
-  Result<std::int32_t> number() {
-    std::int32_t n = 0;
-    const std::size_t from = at_;
-    while (more() && peek() >= '0' && peek() <= '9') {
-      n = n * 10 + (text_[at_++] - '0');
-      if (n > kMaxCount)
-        return wrong("counts may be at most " + std::to_string(kMaxCount) + "; a larger one is");
-    }
-    if (at_ == from) return wrong("a count is missing");
-    return n;
-  }
-
   Result<PatternNode> quantified(int depth) {
     QUIRE_ASSIGN_OR_RETURN(PatternNode item, atom(depth));
-    if (!more()) return item;
-    PatternNode repeat;
-    repeat.kind = Kind::kRepeat;
-    repeat.max = Grammar::kUnbounded;
-    if (take("*")) {
-    } else if (take("+")) {
-      repeat.min = 1;
-    } else if (take("?")) {
-      repeat.max = 1;
-    } else if (peek() == '{') {
-      ++at_;
-      QUIRE_ASSIGN_OR_RETURN(repeat.min, number());
-      repeat.max = repeat.min;
-      if (take(",")) {
-        repeat.max = Grammar::kUnbounded;
-        if (more() && peek() != '}') {
-          QUIRE_ASSIGN_OR_RETURN(repeat.max, number());
-        }
-      }
-      if (!take("}")) return wrong("'}' is missing");
-      if (repeat.min > repeat.max) return wrong("a count is above its limit");
-    } else {
-      return item;
-    }
+    QUIRE_ASSIGN_OR_RETURN(const auto often, times());
+    if (!often) return item;
     if (take("+")) return missing("a possessive quantifier");
     (void)take("?");
     if (more() && (peek() == '*' || peek() == '+' || peek() == '{'))
       return wrong("a quantifier follows a quantifier");
-    repeat.items.push_back(std::move(item));
-    return repeat;
+    return repeat_node(std::move(item), often->min, often->max);
   }
 
   Result<PatternNode> atom(int depth) {
@@ -235,22 +182,6 @@ class Parser {
   }
 
   std::uint32_t code_point() { return next_code_point(text_, at_); }
-
-  Result<std::uint32_t> hex(std::size_t digits) {
-    std::uint32_t c = 0;
-    for (std::size_t i = 0; i < digits; ++i, ++at_) {
-      const char h = more() ? peek() : ' ';
-      const int v = h >= '0' && h <= '9'   ? h - '0'
-                    : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                    : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                           : -1;
-      if (v < 0) return wrong("a hexadecimal digit is missing");
-      c = c * 16 + static_cast<std::uint32_t>(v);
-    }
-    if (c > CodePoints::kLast || (c >= 0xd800 && c <= 0xdfff))
-      return wrong("an escape is no character");
-    return c;
-  }
 
   /// Reads what follows a backslash.
   Result<std::uint32_t> escaped(bool in_class) {
@@ -321,9 +252,7 @@ class Parser {
     return set_node(std::move(set));
   }
 
-  const std::string_view text_;
   const RegexUse use_;
-  std::size_t at_ = 0;
   RegexTree tree_;
   bool in_look_ = false, several_ = false;
 };

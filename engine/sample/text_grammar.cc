@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/sample/automata/pattern_text.h"
 #include "engine/sample/pattern_tree.h"
 
 namespace quire {
@@ -11,17 +12,14 @@ namespace {
 
 using Kind = PatternNode::Kind;
 
-constexpr int kMaxDepth = 100;
-constexpr std::int32_t kMaxCount = 1 << 12;
-
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
          c == '_';
 }
 
-class Parser {
+class Parser final : private PatternText {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit Parser(std::string_view text) : PatternText(text) {}
 
   Result<PatternRules> parse() {
     PatternRules rules;
@@ -43,19 +41,12 @@ class Parser {
   }
 
  private:
-  Status wrong(const std::string& what) const {
+  Status wrong(const std::string& what) const override {
     const auto line = 1 + std::count(text_.begin(),
                                      text_.begin() +
                                          static_cast<std::ptrdiff_t>(std::min(at_, text_.size())),
                                      '\n');
     return Status::invalid("", what + " (line " + std::to_string(line) + " of the grammar)");
-  }
-  bool more() const { return at_ < text_.size(); }
-  char peek() const { return text_[at_]; }
-  bool take(std::string_view what) {
-    if (!text_.substr(at_).starts_with(what)) return false;
-    at_ += what.size();
-    return true;
   }
   void skip(bool line_breaks) {
     for (; more(); ++at_) {
@@ -107,45 +98,13 @@ class Parser {
     return out;
   }
 
-  Result<std::int32_t> number() {
-    std::int32_t n = 0;
-    const std::size_t from = at_;
-    while (more() && peek() >= '0' && peek() <= '9') {
-      n = n * 10 + (text_[at_++] - '0');
-      if (n > kMaxCount) return wrong("a count is above " + std::to_string(kMaxCount));
-    }
-    if (at_ == from) return wrong("a count is missing");
-    return n;
-  }
-
   Result<PatternNode> quantified(int depth) {
     QUIRE_ASSIGN_OR_RETURN(PatternNode item, atom(depth));
     for (;;) {
-      PatternNode repeat;
-      repeat.kind = Kind::kRepeat;
-      repeat.max = Grammar::kUnbounded;
-      if (take("*")) {
-      } else if (take("+")) {
-        repeat.min = 1;
-      } else if (take("?")) {
-        repeat.max = 1;
-      } else if (take("{")) {
-        QUIRE_ASSIGN_OR_RETURN(repeat.min, number());
-        repeat.max = repeat.min;
-        if (take(",")) {
-          repeat.max = Grammar::kUnbounded;
-          if (more() && peek() != '}') {
-            QUIRE_ASSIGN_OR_RETURN(repeat.max, number());
-          }
-        }
-        if (!take("}")) return wrong("'}' is missing");
-        if (repeat.min > repeat.max) return wrong("a count is above its limit");
-      } else {
-        return item;
-      }
+      QUIRE_ASSIGN_OR_RETURN(const auto often, times());
+      if (!often) return item;
       if (++quantifiers_ > 10'000) return wrong("there are too many quantifiers");
-      repeat.items.push_back(std::move(item));
-      item = std::move(repeat);
+      item = repeat_node(std::move(item), often->min, often->max);
     }
   }
 
@@ -163,13 +122,6 @@ class Parser {
     n.kind = Kind::kRule;
     n.rule = take_name();
     if (n.rule.empty()) return wrong("a literal, a class, a group or a rule's name is missing");
-    return n;
-  }
-
-  static PatternNode set_node(CodePoints set) {
-    PatternNode n;
-    n.kind = Kind::kSet;
-    n.set = std::move(set);
     return n;
   }
 
@@ -204,22 +156,6 @@ class Parser {
     }
   }
 
-  Result<std::uint32_t> hex(int digits) {
-    std::uint32_t c = 0;
-    for (int i = 0; i < digits; ++i, ++at_) {
-      const char h = more() ? peek() : ' ';
-      const int v = h >= '0' && h <= '9'   ? h - '0'
-                    : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                    : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                           : -1;
-      if (v < 0) return wrong("a hexadecimal digit is missing");
-      c = c * 16 + static_cast<std::uint32_t>(v);
-    }
-    if (c > CodePoints::kLast || (c >= 0xd800 && c <= 0xdfff))
-      return wrong("an escape is no character");
-    return c;
-  }
-
   Result<PatternNode> literal() {
     PatternNode out;
     while (more() && peek() != '"') {
@@ -252,8 +188,6 @@ class Parser {
     return set_node(std::move(set));
   }
 
-  const std::string_view text_;
-  std::size_t at_ = 0;
   int quantifiers_ = 0;
 };
 

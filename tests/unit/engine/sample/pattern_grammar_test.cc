@@ -219,6 +219,26 @@ std::vector<ToolSpec> two_tools() {
           {"now", "", ""}};
 }
 
+TEST(TextGrammar, CountsAndEscapesAreAsInExpressions) {
+  const std::pair<const char*, const char*> wrong[] = {{"{4097}", "a count is above 4096"},
+                                                       {"{}", "a count is missing"},
+                                                       {"{2,1}", "a count is above its limit"},
+                                                       {"{2", "'}' is missing"}};
+  for (const auto& [counts, why] : wrong) {
+    const Status expression = regex_grammar("a" + std::string(counts)).status();
+    EXPECT_NE(expression.message().find(why + std::string(" at byte ")), std::string::npos)
+        << expression.to_string();
+    const Status rule = text_grammar("root ::= \"a\"" + std::string(counts)).status();
+    EXPECT_NE(rule.message().find(why + std::string(" (line 1")), std::string::npos)
+        << rule.to_string();
+  }
+  for (const char* code : {"\\u12g4", "\\ud800"}) {
+    EXPECT_EQ(regex_grammar(code).code(), Code::kInvalidArgument) << code;
+    EXPECT_EQ(text_grammar("root ::= \"" + std::string(code) + "\"").code(), Code::kInvalidArgument)
+        << code;
+  }
+}
+
 TEST(ToolGrammar, CallsFollowTheSchemasInEveryStyle) {
   const auto tools = two_tools();
   const std::tuple<ToolStyle, const char*, const char*> cases[] = {
