@@ -391,6 +391,7 @@ Status StoreFolder::replace_record(const std::string& new_db, const std::string&
   QUIRE_RETURN_IF_ERROR(move(new_db, db()));
   QUIRE_RETURN_IF_ERROR(sync_folder(root_));
   ::unlink((root_ + std::string(kNewRecordName)).c_str());
+  forget_wants_copy();  // what the old record had lost
   return sync_folder(root_);
 }
 
