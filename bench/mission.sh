@@ -56,7 +56,11 @@ fidelity() {
   fi
   local rc=0
   "$quire" fidelity "$@" "${any[@]}" --json "$work/$name.json" >&2 || rc=$?
-  if [ -n "$states" ] && [ -e "$state" ]; then gzip -nc "$state" >"$kept"; fi
+  # A run that began anew does not replace more rows of another one.
+  if [ -n "$states" ] && [ -e "$state" ] &&
+    { [ ! -e "$kept" ] || [ "$(wc -l <"$state")" -ge "$(gzip -dc "$kept" | wc -l)" ]; }; then
+    gzip -nc "$state" >"$kept"
+  fi
   return "$rc"
 }
 

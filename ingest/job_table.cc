@@ -548,7 +548,7 @@ void JobTable::fill(IngestStats& stats) const {
   stats.bytes_waiting = queued_bytes_;
   stats.documents_in_flight = static_cast<std::int64_t>(in_flight_);
   stats.accepting = !stopping_;
-  stats.jobs_refused = static_cast<std::int64_t>(refused_jobs_.size());
+  stats.jobs_refused = static_cast<std::int64_t>(refused_jobs_.size() + refused_here_.size());
   for (const auto& [id, job] : jobs_) {
     if (job->lost) continue;
     stats.jobs_queued += job->record.status == JobStatus::kQueued;

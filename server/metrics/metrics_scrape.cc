@@ -400,9 +400,11 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
               {{"status", "queued"}});
     out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_running),
               {{"status", "running"}});
-    out.gauge("quire_ingest_refused_jobs",
-              "Posts that failed and that the shared catalog may have: they are called off there",
-              static_cast<double>(s.ingest.jobs_refused));
+    out.gauge(
+        "quire_ingest_refused_jobs",
+        "Posts that failed and that the store or the shared catalog may have: they are called "
+        "off there",
+        static_cast<double>(s.ingest.jobs_refused));
     out.counter("quire_ingest_tokens_total", "Tokens of documents taken in",
                 static_cast<double>(s.ingest.tokens));
     out.counter("quire_deduplicated_tokens_total", "Tokens that were cached already",
