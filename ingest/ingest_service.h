@@ -63,7 +63,8 @@ struct IngestOptions {
 /// IngestStats holds totals since the start, for metrics.
 struct IngestStats {
   std::int64_t jobs_queued = 0, jobs_running = 0;
-  std::int64_t jobs_refused = 0;  ///< posts that failed and that the record or the shared catalog may have
+  /// Posts that failed and that the record or the shared catalog may have.
+  std::int64_t jobs_refused = 0;
   std::int64_t documents_waiting = 0, documents_in_flight = 0;
   std::uint64_t bytes_waiting = 0;  ///< text of the waiting documents
   std::int64_t documents_ready = 0, documents_failed = 0, documents_cancelled = 0,

@@ -82,15 +82,16 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
                                        texts, Durable::kWithNext);
     packs[done] = {};
   }
-  if (written.ok()) written = store_.put_job(job_record_name(record.id), encode_job(record));
+  const bool asked = written.ok();  // the disk, for the record of the job
+  if (asked) written = store_.put_job(job_record_name(record.id), encode_job(record));
   if (!written.ok()) {
     const std::string id = record.id;
     // It may be there, or come later, unless the name is that of another replica's job.
     const bool unknown = shared_ != nullptr && written.code() != Code::kFailedPrecondition;
     if (unknown) refuse(id);
-    if (shared_ != nullptr) record.num_packs = done;
+    if (!asked || shared_ != nullptr) record.num_packs = done;
+    if (asked && shared_ == nullptr) refuse_here(record);
     drop_inputs(record);
-    if (shared_ == nullptr) refuse_here(std::move(record));
     const std::lock_guard lock(mu_);
     adding_.erase(id);
     queued_items_ -= items;
@@ -308,7 +309,7 @@ void JobTable::cancel_item(const JobPtr& job, std::size_t i) {
     state.cancelled.request_stop();
     job->record.items[i].view.result = ItemResult::kCancelled;
     job->record.items[i].view.status = DocumentStatus::kFailed;
-    job->dirty = true;
+    set_unsaved(job);
   }
 }
 
@@ -322,6 +323,11 @@ void JobTable::apply(const ItemOutcome& outcome, ItemRecord* item) {
   item->deduplicated_tokens = outcome.deduplicated_tokens;
 }
 
+void JobTable::set_unsaved(const JobPtr& job) {
+  job->dirty = true;
+  unsaved_.emplace(job->record.id, job);
+}
+
 void JobTable::end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome) {
   ItemState& state = job->states[i];
   ItemRecord& item = job->record.items[i];
@@ -331,7 +337,7 @@ void JobTable::end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome) {
   }
   state.stage = Stage::kDone;
   apply(outcome, &item);
-  job->dirty = true;
+  set_unsaved(job);
   if (outcome.result == ItemResult::kFailed) {
     ++totals_.documents_failed;
   } else if (outcome.result == ItemResult::kCancelled) {
@@ -394,7 +400,7 @@ bool JobTable::end_job_if_done(const JobPtr& job) {
   record.finished_ms = options_.now_ms();
   if (record.started_ms == 0) record.started_ms = record.finished_ms;
   job->ended = std::chrono::steady_clock::now();
-  job->dirty = true;
+  set_unsaved(job);
   job->summary = make_snapshot(*job, false);
   return true;
 }
@@ -464,8 +470,8 @@ void JobTable::refuse_here(JobRecord record) {
   refused_here_.emplace(std::move(id), std::move(record));
 }
 
-/// Writes refused jobs as cancelled, then removes them. A deletion alone would find nothing to
-/// delete while the write that failed is only in a log.
+/// Writes refused jobs as cancelled and removes them, behind writes that failed and may be in a
+/// log. On a full disk they are removed alone, which takes no room.
 Status JobTable::end_refused() {
   std::vector<JobRecord> refused;
   {
@@ -474,10 +480,12 @@ Status JobTable::end_refused() {
   }
   for (const JobRecord& record : refused) {
     const std::string name = job_record_name(record.id);
-    QUIRE_RETURN_IF_ERROR(store_.put_job(name, encode_job(record)));
+    const Status put = store_.put_job(name, encode_job(record));
+    if (!put.ok() && put.code() != Code::kResourceExhausted) return put;
     drop_inputs(record);
-    // If this fails, the next start shows the job as cancelled.
-    (void)store_.delete_job(name, Durable::kWithNext);
+    // If this fails after the record was written, the next start shows the job as cancelled.
+    const Status gone = store_.delete_job(name, put.ok() ? Durable::kWithNext : Durable::kNow);
+    if (!put.ok() && !gone.ok() && gone.code() != Code::kNotFound) return put;
     const std::lock_guard lock(mu_);
     refused_here_.erase(record.id);
   }
@@ -486,19 +494,22 @@ Status JobTable::end_refused() {
 
 Status JobTable::settle(std::string_view ns, std::string_view id, std::string_view except) {
   const auto ended = [&](const ItemRecord& i) { return i.view.id == id && i.view.finished(); };
-  std::vector<JobPtr> unsaved;
+  const auto concerns = [&](const JobRecord& record) {
+    return record.ns == ns && std::ranges::any_of(record.items, ended);
+  };
+  std::vector<JobPtr> jobs;
   bool refused = false;
   {
     const std::lock_guard lock(mu_);
-    for (const auto& [name, job] : jobs_) {
-      if ((job->dirty || job->persisting) && job->record.ns == ns && name != except &&
-          std::ranges::any_of(job->record.items, ended))
-        unsaved.push_back(job);
-    }
-    refused = !refused_here_.empty();
+    for (const auto& [name, job] : unsaved_)
+      if (name != except && concerns(job->record)) jobs.push_back(job);
+    refused = std::ranges::any_of(refused_here_, [&](const auto& e) { return concerns(e.second); });
   }
   if (refused) QUIRE_RETURN_IF_ERROR(end_refused());
-  for (const JobPtr& job : unsaved) QUIRE_RETURN_IF_ERROR(save(job, /*skip_held=*/true));
+  for (const JobPtr& job : jobs) {
+    QUIRE_RETURN_IF_ERROR(save(job));
+    drop_inputs_once_saved(job);
+  }
   return {};
 }
 
@@ -514,6 +525,7 @@ Status JobTable::save(const JobPtr& job, bool skip_held) {
   lock.lock();
   job->persisting = false;
   if (!s.ok()) job->dirty = true;
+  if (!job->dirty) unsaved_.erase(job->record.id);
   if (s.ok() && shared_ != nullptr) job->share_due = true;
   lock.unlock();
   changed_.notify_all();

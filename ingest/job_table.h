@@ -230,6 +230,7 @@ class JobTable final : public JobBoard {
   static ItemOutcome cancelled_outcome();
   static void apply(const ItemOutcome& outcome, ItemRecord* item);
   void cancel_item(const JobPtr& job, std::size_t i);
+  void set_unsaved(const JobPtr& job);
   void end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome);
   static JobStatus end_status(const JobRecord& record);  // once all items are done
   bool end_job_if_done(const JobPtr& job);
@@ -288,6 +289,8 @@ class JobTable final : public JobBoard {
   std::condition_variable changed_;                  // signals commits, saves and work in flight
   std::condition_variable notify_;                   // wakes the notifier
   std::map<std::string, JobPtr, std::less<>> jobs_;  // guarded by mu_, like all members below
+  /// Jobs that are not saved as they are, also while they are being saved.
+  std::map<std::string, JobPtr, std::less<>> unsaved_;
   /// By place: of each id that nothing works on the first item.
   std::map<std::uint64_t, ItemRef> queue_;
   std::uint64_t last_place_ = 0;

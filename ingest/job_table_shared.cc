@@ -102,6 +102,7 @@ void JobTable::lose(const JobPtr& job) {
   }
   job->lost = true;
   job->dirty = job->share_due = false;
+  unsaved_.erase(job->record.id);
   for (const auto& listener : job->listeners)
     foreign_.push_back({job->record.ns, job->record.id, listener});
   job->listeners.clear();

@@ -163,7 +163,7 @@ Result<JobSnapshot> JobTable::cancel_job(std::string_view ns, std::string_view j
     found = find(ns, job_id);
     if (found && found->record.status < JobStatus::kSucceeded) {
       found->record.cancelled = true;
-      found->dirty = true;
+      set_unsaved(found);
       for (std::size_t i = 0; i < found->states.size(); ++i) cancel_item(found, i);
       if (end_job_if_done(found)) ended.push_back(found);
     }

@@ -289,6 +289,25 @@ TEST_F(RestartTest, ARefusedPostIsNotFoundOnDiskLater) {
   EXPECT_EQ(service_->documents().get("default", "kept")->title, "T");
 }
 
+TEST_F(RestartTest, ARefusedPostStandsInNobodysWayOnAFullDisk) {
+  faulty_->fail_at(0, Status::exhausted("full"), 1);  // its input: nothing asked for the job
+  EXPECT_EQ(service_->submit("default", one(doc("a", "text")), {}).code(),
+            Code::kResourceExhausted);
+  EXPECT_EQ(service_->stats().jobs_refused, 0);
+  faulty_->write_failed_jobs = true;
+  faulty_->fail_at(1, Status::exhausted("full"), 3);
+  EXPECT_EQ(service_->submit("default", one(doc("a", "text")), {}).code(),
+            Code::kResourceExhausted);
+  EXPECT_EQ(service_->stats().jobs_refused, 1);
+  faulty_->write_failed_jobs = false;
+  faulty_->fail_at(0, Status::exhausted("full"), 1);  // there is no room to write it as cancelled
+  EXPECT_EQ(put(one(doc("b", "text"))).status, JobStatus::kSucceeded);
+  EXPECT_EQ(service_->stats().jobs_refused, 0);
+  crash_to(records());
+  EXPECT_EQ(service_->jobs().list_jobs("default", {})->jobs.size(), 1u);
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
+}
+
 TEST_F(RestartTest, AFailedItemIsNotRepeatedOverWhatALaterPostFound) {
   for (const IfExists if_exists : {IfExists::kUpsert, IfExists::kSkip}) {
     ASSERT_EQ(put(one(doc("a", "text"))).status, JobStatus::kSucceeded);
@@ -322,6 +341,8 @@ TEST_F(RestartTest, WhatAJobDidIsSavedBeforeAChangePastTheCatalog) {
   faulty_->fail_at(0, Status::io("injected"));
   EXPECT_EQ(service_->documents().settle("default", "a").code(), Code::kIo);
   EXPECT_OK(service_->documents().settle("default", "a"));
+  EXPECT_EQ(store_->list_jobs("input/", 1)->front().name.substr(0, 4), "job/")
+      << "its input goes with that";
   const auto saved = records();
   EXPECT_OK(service_->documents().settle("default", "a"));
   crash_to(saved);
