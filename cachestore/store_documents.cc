@@ -1,6 +1,7 @@
 // This file implements the document half of StoreImpl.
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <unordered_set>
 #include <utility>
 
@@ -46,8 +47,13 @@ StoreImpl::DocumentLock::DocumentLock(StoreImpl& store, std::string_view ns, std
     store_.busy_.insert(key_);
     doubtful = store_.doubts_.contains(key_);
   }
-  // Who changes it takes off what its record has.
-  if (doubtful) (void)store_.settle(ns_, id_);
+  if (!doubtful) return;
+  try {
+    store_.settle(ns_, id_);
+  } catch (const std::bad_alloc&) {  // it stays in doubt, and changes of it are refused
+    log_warning("a document could not be compared with its record for want of memory",
+                {{"namespace", ns_}, {"document_id", id_}});
+  }
 }
 
 StoreImpl::DocumentLock::~DocumentLock() {
@@ -62,13 +68,16 @@ StoreImpl::DocumentLock::~DocumentLock() {
 
 void StoreImpl::doubt(const std::string& key, const DocumentManifest* counted) {
   const std::lock_guard lock(mu_);
-  auto it = doubts_.find(key);
-  if (it == doubts_.end()) {
-    if (doubts_.size() >= kMaxDoubts) return;
-    it = doubts_.emplace(key, Doubt()).first;
-    if (counted != nullptr) it->second.counted = *counted;
+  if (doubts_.size() >= kMaxDoubts && !doubts_.contains(key)) {
+    if (!std::exchange(doubts_lost_, true))
+      log_warning(
+          "too many changes of documents failed: numbers of documents may be wrong until "
+          "the next start",
+          {});
+    return;
   }
-  it->second.number = ++last_doubt_;
+  const auto [it, is_new] = doubts_.try_emplace(key);
+  if (is_new && counted != nullptr) it->second.counted = *counted;
 }
 
 void StoreImpl::trust(const std::string& key) {
@@ -76,42 +85,49 @@ void StoreImpl::trust(const std::string& key) {
   doubts_.erase(key);
 }
 
-bool StoreImpl::settle(std::string_view ns, std::string_view id) {
+Status StoreImpl::check_settled(const std::string& key) {
+  const std::lock_guard lock(mu_);
+  return doubts_.contains(key)
+             ? Status::io(
+                   "an earlier change of the document failed, and the disk cannot tell yet "
+                   "whether it was made; try again")
+             : Status();
+}
+
+void StoreImpl::settle(std::string_view ns, std::string_view id) {
   const std::string key = catalog_key(kHeadKind, ns, id);
   std::optional<DocumentManifest> counted;
   {
     const std::lock_guard lock(mu_);
     const auto it = doubts_.find(key);
-    if (it == doubts_.end()) return true;
+    if (it == doubts_.end()) return;
     counted = it->second.counted;
   }
+  if (!disk_->recover().ok()) return;
   const auto head = read_stored_head(ns, id);
-  if (!head.ok() && head.code() != Code::kNotFound) return false;
-  const bool same = counted ? head.ok() && is_same_version(*counted, *head) &&
-                                  counted->companions == head->companions
-                            : !head.ok();
-  if (same) return true;
-  log_warning("a change that was refused for an error of the disk is in the record after all",
-              {{"namespace", std::string(ns)}, {"document_id", std::string(id)}});
-  // First what is there, so that nothing is freed that both name.
-  if (head.ok()) {
-    segments_->add_refs(segment_keys(*head), head->pinned);
-    count_document(*head, 1);
+  if (!head.ok() && head.code() != Code::kNotFound && head.code() != Code::kCorruption) return;
+  const bool same = head.code() == Code::kCorruption ||  // it stays counted until it is replaced
+                    (counted ? head.ok() && is_same_version(*counted, *head) &&
+                                   counted->companions == head->companions
+                             : !head.ok());
+  if (!same) {
+    log_warning("a change that was refused for an error of the disk is in the record after all",
+                {{"namespace", std::string(ns)}, {"document_id", std::string(id)}});
+    // First what is there, so that nothing is freed that both name.
+    if (head.ok()) {
+      segments_->add_refs(segment_keys(*head), head->pinned);
+      count_document(*head, 1);
+    }
+    if (counted) {
+      count_document(*counted, -1);
+      release_keys(segment_keys(*counted), counted->pinned);
+    }
+    expiries_.set(key, head.ok() ? head->effective_expiry_ms() : std::nullopt);
   }
-  if (counted) {
-    count_document(*counted, -1);
-    release_keys(segment_keys(*counted), counted->pinned);
-  }
-  expiries_.set(key, head.ok() ? head->effective_expiry_ms() : std::nullopt);
-  const std::lock_guard lock(mu_);
-  const auto it = doubts_.find(key);
-  if (it == doubts_.end()) return true;
-  it->second.counted.reset();
-  if (head.ok()) it->second.counted = *head;
-  return true;
+  trust(key);
 }
 
-void StoreImpl::settle_all(std::uint64_t last_doubt) {
+void StoreImpl::settle_all() {
   std::vector<std::string> keys;
   {
     const std::lock_guard lock(mu_);
@@ -119,12 +135,7 @@ void StoreImpl::settle_all(std::uint64_t last_doubt) {
   }
   for (const std::string& key : keys) {
     const auto split = key.find('\0');
-    const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
-    const DocumentLock document(*this, ns, id);
-    if (!settle(ns, id)) continue;
-    const std::lock_guard lock(mu_);
-    const auto it = doubts_.find(key);
-    if (it != doubts_.end() && it->second.number <= last_doubt) doubts_.erase(it);
+    const DocumentLock settles(*this, key.substr(1, split - 1), key.substr(split + 1));
   }
 }
 
@@ -277,11 +288,12 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
 Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version(
     const DocumentManifest* old, const DocumentManifest& m, std::vector<RecordWrite> batch,
     Sync sync) {
+  const std::string key = catalog_key(kHeadKind, m.ns, m.id);
+  QUIRE_RETURN_IF_ERROR(check_settled(key));
   // References are added before the write, so that none of these segments is freed meanwhile.
   const auto keys = segment_keys(m);
   segments_->add_refs(keys, m.pinned);
   auto fresh = segments_->uncommitted(keys);
-  const std::string key = catalog_key(kHeadKind, m.ns, m.id);
   batch.push_back({Family::kCatalog, key, record::encode_head(m)});
   for (const auto& info : fresh)
     batch.push_back(
@@ -373,9 +385,10 @@ Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id
 
 Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next,
                                std::vector<RecordWrite> batch) {
+  const std::string key = catalog_key(kHeadKind, next.ns, next.id);
+  QUIRE_RETURN_IF_ERROR(check_settled(key));
   const auto keys = segment_keys(next);
   segments_->add_refs(keys, next.pinned);
-  const std::string key = catalog_key(kHeadKind, next.ns, next.id);
   batch.push_back({Family::kCatalog, key, record::encode_head(next)});
   change_terms(&old, &next, &batch);
   bool reached = false;
@@ -516,6 +529,8 @@ Status StoreImpl::remove_unseen(std::string_view ns, std::string_view id,
 
 Status StoreImpl::remove_records(std::string_view ns, std::string_view id,
                                  const Result<DocumentManifest>& old) {
+  const std::string key = catalog_key(kHeadKind, ns, id);
+  QUIRE_RETURN_IF_ERROR(check_settled(key));
   std::vector<RecordWrite> batch;
   for (char kind : {kHeadKind, kTokensKind, kTextKind})
     batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
@@ -527,7 +542,6 @@ Status StoreImpl::remove_records(std::string_view ns, std::string_view id,
     batch.push_back({Family::kCatalog, catalog_key(kRevisionKind, ns, id), std::nullopt});
   else
     leave_catalog(ns, id, &batch);
-  const std::string key = catalog_key(kHeadKind, ns, id);
   if (Status s = disk_->write(batch, Sync::kYes); !s.ok()) {
     doubt(key, old.ok() ? &*old : nullptr);
     return s;
@@ -549,6 +563,7 @@ Status StoreImpl::delete_document(std::string_view ns, std::string_view id,
 
 Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
   QUIRE_RETURN_IF_ERROR(check_writable());
+  settle_all();
   // After a crash only what is written keeps a document that is in use.
   if (Status s = flush_uses(/*all=*/false); !s.ok())
     log_warning("usage counts were not written", {{"reason", s.to_string()}});
@@ -633,6 +648,7 @@ Status StoreImpl::flush_uses(bool all) {
       use.set_written();  // deleted or damaged: nothing to add to
       continue;
     }
+    if (!check_settled(key).ok()) continue;
     use.add_to(&*head);
     const RecordWrite w{Family::kCatalog, key, record::encode_head(*head)};
     QUIRE_RETURN_IF_ERROR(disk_->write(std::span(&w, 1), Sync::kNo));

@@ -191,14 +191,6 @@ StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
     if (!shared.empty())
       remote_ = std::make_unique<RemoteCache>(options_.remote, std::move(shared), options_.quotas);
     segments_->set_callback([this] { pool_->post_background([this] { reap(); }); });
-    disk_->when_reopened([this] {
-      std::uint64_t last = 0;
-      {
-        const std::lock_guard lock(mu_);
-        last = last_doubt_;
-      }
-      pool_->post_background([this, last] { settle_all(last); });
-    });
   }
 }
 

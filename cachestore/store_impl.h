@@ -240,18 +240,20 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// What memory holds of a document after a write of it failed: records that are opened again may
   /// have that write after all.
   struct Doubt {
-    std::uint64_t number = 0;                 // of the last such write
     std::optional<DocumentManifest> counted;  // none: no document is counted
   };
   /// Notes that a write failed which was to replace `counted` (null: none), or that one was made.
   /// The document's lock is held.
   void doubt(const std::string& key, const DocumentManifest* counted);
   void trust(const std::string& key);
-  /// Makes numbers, references and expiry of a doubtful document those of its record. Returns
-  /// whether that could be read. The document's lock is held.
-  bool settle(std::string_view ns, std::string_view id);
-  /// The same for all documents; forgets the doubts up to a number.
-  void settle_all(std::uint64_t last_doubt);
+  /// Makes numbers, references and expiry of a doubtful document those of its record, if the disk
+  /// goes on and it can be read. The document's lock is held.
+  void settle(std::string_view ns, std::string_view id);
+  /// The same for all documents.
+  void settle_all();
+  /// Returns an error for a document in doubt: what a change is made from may be replaced by the
+  /// write that failed. The document's lock is held.
+  Status check_settled(const std::string& key);
 
   Status check_writable() const;
   /// Finds room within the budget. `may_move` is false for a caller that moves segments itself.
@@ -455,10 +457,10 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   std::condition_variable changed_;       // notified when busy_ or reaping_ shrinks
   std::unordered_set<std::string> busy_;  // documents being written; guarded by mu_
   std::map<std::string, NamespaceStats, std::less<>> namespaces_;  // guarded by mu_
-  std::unordered_map<std::string, Use> uses_;             // not yet written; guarded by mu_
-  std::unordered_map<std::string, Doubt> doubts_;         // by key of the head; guarded by mu_
-  std::uint64_t last_doubt_ = 0;                          // guarded by mu_
-  bool flushing_uses_ = false;                            // guarded by mu_
+  std::unordered_map<std::string, Use> uses_;      // not yet written; guarded by mu_
+  std::unordered_map<std::string, Doubt> doubts_;  // by key of the head; guarded by mu_
+  bool doubts_lost_ = false;    // there were too many, and that was said; guarded by mu_
+  bool flushing_uses_ = false;  // guarded by mu_
   std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;  // guarded by mu_
   int reaping_ = 0;                                       // guarded by mu_
   bool moving_ = false;   // a background move is queued or runs; guarded by mu_

@@ -110,10 +110,9 @@ class DiskTier {
   /// Returns what open found missing of the writes that were acknowledged before.
   virtual LostWrites lost_writes() const { return {}; }
   virtual RecordCopyState record_copy() const { return {}; }
-  /// Has `call` called, on the thread of a write, each time that the records were opened again
-  /// after an error of the disk: writes that failed may be there then. Set it before other threads
-  /// use the tier.
-  virtual void when_reopened(std::function<void()> call) { (void)call; }
+  /// Has the records go on after a write that failed. OK: whether that write was made after all is
+  /// decided, and reads tell. Errors: kIo (not yet; try again).
+  virtual Status recover() { return {}; }
   virtual DiskUsage usage() = 0;
   /// Returns the free bytes of the file system for this process.
   virtual std::uint64_t free_bytes() = 0;

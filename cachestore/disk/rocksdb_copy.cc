@@ -201,43 +201,53 @@ Status RecordCopy::set_aside(std::string_view why) {
 
 Status RecordCopy::open(RecordDatabase& records, const StoreFolder& folder) {
   needed_ = records.lost_writes().count > 0 || folder.wants_copy();
+  // The ledger tells of lost writes once, and this start may end before the copy has them back.
+  if (needed_) QUIRE_RETURN_IF_ERROR(folder.say_wants_copy());
   Status status = open_database();
-  if (status.ok()) status = settle(records, folder.was_restored());
+  if (status.ok()) status = settle(records, folder);
   // What else may be wrong with the copy is a mistake in the settings.
   const bool away = status.code() == Code::kIo || status.code() == Code::kNotFound ||
                     status.code() == Code::kResourceExhausted;
-  if (away && status.field() == kCopyField) return go_without(records, folder, status);
+  if (away && status.field() == kCopyField) return go_without(records, status);
   QUIRE_RETURN_IF_ERROR(status);
   folder.forget_restored();
   folder.forget_wants_copy();
   return {};
 }
 
+Status RecordCopy::leave(RecordDatabase& records, const StoreFolder& folder) {
+  if (!folder.wants_copy()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const auto mark, CopyMark::of(records));
+  if (mark) QUIRE_RETURN_IF_ERROR(say_behind(records, *mark));
+  folder.forget_wants_copy();
+  return {};
+}
+
+/// Says in the records that the copy has nothing after their last write.
+Status RecordCopy::say_behind(RecordDatabase& records, const CopyMark& mark) {
+  if (mark.state == CopyMark::State::kBehind) return {};
+  const CopyMark behind{mark.id, records.last_present(), CopyMark::State::kBehind};
+  const RecordWrite write = behind.write();
+  return records.write(std::span(&write, 1), Sync::kYes);
+}
+
 /// Goes on with the records alone, as after a write to the copy that failed. Returns `why` where
 /// there never was a copy, as a wrong setting names none, and where the copy may have what the
 /// records lack, which the next open could not tell from what was deleted since.
-Status RecordCopy::go_without(RecordDatabase& records, const StoreFolder& folder,
-                              const Status& why) {
+Status RecordCopy::go_without(RecordDatabase& records, const Status& why) {
   db_.reset();
   folder_.reset();
   QUIRE_ASSIGN_OR_RETURN(const auto mark, CopyMark::of(records));
   if (!mark) return why;
-  if (needed_) {
-    // The ledger tells of lost writes once.
-    QUIRE_RETURN_IF_ERROR(folder.say_wants_copy());
+  if (needed_)
     return Status(why.code(),
                   why.message() +
                       "; the record has lost writes, which this copy may have: make "
                       "its disk readable, or go on with the record alone by "
-                      "disk.record_copies = 1",
+                      "disk.record_copies = 1, without disk.copy_path",
                   kCopyField);
-  }
-  if (mark->state != CopyMark::State::kBehind) {
-    // Before anything that the copy lacks is acknowledged.
-    const RecordWrite behind = CopyMark{mark->id, records.last_present(), CopyMark::State::kBehind}
-                                   .write();
-    QUIRE_RETURN_IF_ERROR(records.write(std::span(&behind, 1), Sync::kYes));
-  }
+  // Before anything that the copy lacks is acknowledged.
+  QUIRE_RETURN_IF_ERROR(say_behind(records, *mark));
   behind_ = true;
   log_error("the copy of the record cannot be opened: it is behind until the next start",
             {{"path", path_}, {"reason", why.to_string()}});
@@ -259,7 +269,8 @@ Result<std::uint64_t> RecordCopy::last_number() {
   return last;
 }
 
-Status RecordCopy::settle(RecordDatabase& records, bool restored) {
+Status RecordCopy::settle(RecordDatabase& records, const StoreFolder& folder) {
+  const bool restored = folder.was_restored();
   QUIRE_ASSIGN_OR_RETURN(const auto of_records, CopyMark::of(records));
   QUIRE_ASSIGN_OR_RETURN(const bool new_records, is_empty(records));
   const std::uint64_t in_records = records.last_present();
@@ -282,6 +293,8 @@ Status RecordCopy::settle(RecordDatabase& records, bool restored) {
   const bool parted = same && behind && of_records->number > 0 && *in_copy > of_records->number;
   const bool begins = readable && !restored && !of_records && new_records && *of_copy && !*nothing;
   needed_ = needed_ || lost || begins;
+  // The next start does not take a record that is half brought back for a whole one.
+  if (lost || begins) QUIRE_RETURN_IF_ERROR(folder.say_wants_copy());
   if (readable && of_records && !*of_copy && *nothing)
     log_warning("the copy of the record is not where it was, and is made anew", {{"path", path_}});
   if ((lost || begins) && db_->lost_writes().count == 0) {

@@ -60,6 +60,8 @@ class RecordCopy {
   /// Errors: kCorruption of the records, kIo and kResourceExhausted where they cannot be written;
   /// those of opening the copy, with the field disk.copy_path, never kCorruption.
   Status open(RecordDatabase& records, const StoreFolder& folder);
+  /// Notes that records go on without the copy that they are known to need, as they were told to.
+  static Status leave(RecordDatabase& records, const StoreFolder& folder);
   /// Writes what `records` have just written as `number` (0: it was not synced). After a failure
   /// nothing more is written, which the mark of `records` says, until the next open() makes both
   /// alike again.
@@ -84,8 +86,9 @@ class RecordCopy {
 
  private:
   Status open_database();
-  Status go_without(RecordDatabase& records, const StoreFolder& folder, const Status& why);
-  Status settle(RecordDatabase& records, bool restored);
+  Status go_without(RecordDatabase& records, const Status& why);
+  static Status say_behind(RecordDatabase& records, const CopyMark& mark);
+  Status settle(RecordDatabase& records, const StoreFolder& folder);
   Status bring_back(RecordDatabase& records, const CopyMark& mark);
   Status begin(RecordDatabase& records, std::string id);
   Status set_aside(std::string_view why);

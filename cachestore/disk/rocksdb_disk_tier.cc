@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
+#include <chrono>
 #include <mutex>
 #include <shared_mutex>
 #include <tuple>
@@ -27,6 +27,7 @@ using record::ValueName;
 
 /// Values are read with one call while they are at most this far apart and this long in all.
 constexpr std::uint64_t kGapBytes = 4 << 10, kRunBytes = 512 << 10;
+constexpr std::int64_t kMendMs = 1000;  // between two attempts to mend the list of places
 static_assert(kRunBytes < ExtentFiles::kWriteBytes);
 
 /// Writes one value as ValueSlots lays it out.
@@ -77,7 +78,7 @@ class RocksDbTier final : public DiskTier {
                ? RecordCopyState{true, copy_->behind(), copy_->read_whole(), copy_->brought_back()}
                : RecordCopyState();
   }
-  void when_reopened(std::function<void()> call) override { reopened_ = std::move(call); }
+  Status recover() override { return resume(/*certain=*/true); }
   DiskUsage usage() override;
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
   Status flush_records() override { return records_.flush(); }
@@ -85,7 +86,7 @@ class RocksDbTier final : public DiskTier {
 
  private:
   Status open_copy();
-  void resume();
+  Status resume(bool certain = false);
   Status mend_placements();
   Status forget_placements(const Status& why, std::vector<std::string>* bad);
   Status read_placements();
@@ -101,8 +102,8 @@ class RocksDbTier final : public DiskTier {
   std::unique_ptr<RecordCopy> copy_;          // null: none is kept
   std::unique_ptr<Layout1Segments> layout1_;  // null: the store has none
   std::unique_ptr<ExtentFiles> extents_;
-  std::function<void()> reopened_;            // may be empty
-  std::atomic<bool> mend_placements_{false};  // the records may list other places
+  std::atomic<bool> mend_placements_{false};   // the records may list other places
+  std::atomic<std::int64_t> next_mend_ms_{0};  // of the steady clock, after one that failed
   /// Shared while a place changes in the records and in places_, exclusive while both are compared.
   std::shared_mutex placing_mu_;
   mutable std::shared_mutex places_mu_;
@@ -129,7 +130,7 @@ Status RocksDbTier::open() {
 }
 
 Status RocksDbTier::open_copy() {
-  if (options_.copy_path.empty()) return {};
+  if (options_.copy_path.empty()) return RecordCopy::leave(records_, folder_);
   copy_ = std::make_unique<RecordCopy>(options_);
   return copy_->open(records_, folder_);
 }
@@ -184,19 +185,30 @@ Status RocksDbTier::read_placements() {
   return options_.read_only || bad.empty() ? Status() : records_.erase_placements(bad);
 }
 
-/// Goes on after a write that failed.
-void RocksDbTier::resume() {
-  if (records_.resume_after_failure()) {
+/// Goes on after a write that failed. `certain`: waits for other threads that do so, and returns an
+/// error if it is not possible yet.
+Status RocksDbTier::resume(bool certain) {
+  using namespace std::chrono;
+  bool reopened = false;
+  Status status;
+  if (certain)
+    status = records_.recover(&reopened);
+  else
+    reopened = records_.resume_after_failure();
+  if (reopened) {
     mend_placements_ = true;
     if (copy_) copy_->must_compare();
-    if (reopened_) reopened_();
   }
-  if (!mend_placements_.exchange(false)) return;
+  if (!mend_placements_) return status;
+  const auto now = duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  if (now < next_mend_ms_ || !mend_placements_.exchange(false)) return status;
   const Status s = mend_placements();
-  if (s.ok()) return;
+  if (s.ok()) return status;
+  next_mend_ms_ = now + kMendMs;
   mend_placements_ = true;
   log_warning("the list of the places of KV could not be compared; it is tried again",
               {{"path", folder_.db()}, {"reason", s.to_string()}});
+  return status;
 }
 
 /// Makes the list of places in the records that of this process. Opened again, the records may have
@@ -234,7 +246,7 @@ Status RocksDbTier::mend_placements() {
 }
 
 Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
-  resume();
+  (void)resume();
   // Segments whose records follow must be durable before them.
   if (sync == Sync::kYes) QUIRE_RETURN_IF_ERROR(extents_->sync());
   std::uint64_t number = 0;
@@ -257,7 +269,7 @@ Result<std::string> RocksDbTier::get(Family family, std::string_view key) {
 /// segment survive a restart follows in the same log and with a synchronized write, so it is never
 /// there without them.
 Result<std::uint64_t> RocksDbTier::write_segment(SegmentId id, std::span<const Value> values) {
-  resume();
+  (void)resume();
   Placement p;
   for (const Value& v : values) {
     if (v.name.part == Part::kValue) {
@@ -475,7 +487,7 @@ Result<Placement> RocksDbTier::copy_from_layout1(const SegmentInfo& info) {
 
 /// Both places hold the segment until the new one is durable, so a crash at any moment leaves one.
 Result<std::uint64_t> RocksDbTier::move_segment(const SegmentInfo& info) {
-  resume();
+  (void)resume();
   Placement next;
   std::optional<ExtentRange> from;
   {

@@ -119,6 +119,7 @@ class RecordDatabase::RecordFiles final : public ::rocksdb::EventListener {
   }
   /// Returns whether RocksDB has stopped writing since the last call.
   bool take_failure() { return failed_.exchange(false); }
+  bool has_failed() const { return failed_; }
 
   void add_written(std::uint64_t bytes) { written_ += bytes; }
   /// Returns what `measure` returned last, with what the log has grown since.
@@ -304,6 +305,20 @@ Status RecordDatabase::drop_layout1() {
 }
 
 bool RecordDatabase::resume_after_failure() {
+  if (!failed_ && !files_->has_failed()) return false;
+  const std::lock_guard lock(resume_mu_);
+  return resume();
+}
+
+Status RecordDatabase::recover(bool* reopened) {
+  const std::lock_guard lock(resume_mu_);
+  *reopened = resume();
+  return failed_ ? Status::io("the record cannot be written yet after an error of the disk")
+                 : Status();
+}
+
+/// Goes on after a write that failed, if any. Returns whether the database was opened again.
+bool RecordDatabase::resume() {
   const bool stopped = files_->take_failure();
   if (!failed_.exchange(false) && !stopped) return false;
   bool again = false;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <span>
@@ -60,6 +61,9 @@ class RecordDatabase {
   /// that it cannot, opened again, at most once a second. Nothing waits for that: a call in another
   /// thread postpones it. Returns whether it was opened again: a write that failed may be there.
   bool resume_after_failure();
+  /// The same, but waits for another thread that does so. OK: no write has failed since, so whether
+  /// one before was made is decided. Errors: kIo (it cannot go on yet).
+  Status recover(bool* reopened);
   /// `number`, if not null, receives that of a synced write (write_ledger.h), else 0.
   Status write(std::span<const RecordWrite> writes, Sync sync, std::uint64_t* number = nullptr);
   Result<std::string> get(Family family, std::string_view key);
@@ -93,6 +97,7 @@ class RecordDatabase {
   class RecordFiles;
 
   Status open_database(bool read_only);
+  bool resume();
   Status reopen();
   Status check_open() const;
   bool only_the_end_is_torn(::rocksdb::DBOptions options,
@@ -116,6 +121,7 @@ class RecordDatabase {
   std::atomic<std::int64_t> reopened_ms_{0};  // when it was tried last, by the steady clock
   std::atomic<bool> reads_only_{false};       // it could not be opened again for writing
   std::uint64_t torn_writes_ = 0;             // in a part of the log that was left out
+  std::mutex resume_mu_;                      // held while it goes on after a failure
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,7 +41,7 @@ struct MemoryDisk {
   /// The disk is full from this writing call on, as a file system reports it.
   std::atomic<int> full_from{-1};
   std::vector<std::vector<RecordWrite>> failed;  ///< writes of records that failed; guarded by mu
-  std::function<void()> reopened;                ///< what the store wants to be called
+  std::atomic<bool> undecided{false};            ///< whether these are made is not known yet
 
   /// Makes what failed, as records may have it that are opened again after an error.
   void make_failed() {
@@ -168,7 +167,7 @@ class MemoryTier final : public DiskTier {
     }
     return out;
   }
-  void when_reopened(std::function<void()> call) override { d_->reopened = std::move(call); }
+  Status recover() override { return d_->undecided ? Status::io("injected") : Status(); }
   DiskUsage usage() override {
     std::lock_guard lock(d_->mu);
     DiskUsage u;
