@@ -94,7 +94,8 @@ Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<Quer
                                " queries are waiting");
     }
     const auto now = Clock::now();
-    new_queries_.reserve(new_queries_.size() + 1);  // before anybody sees the query
+    if (new_queries_.size() == new_queries_.capacity())  // before anybody sees the query
+      new_queries_.reserve(2 * new_queries_.size() + 1);
     record = board_.add(request, now);
     new_queries_.push_back({std::move(request), std::move(sink), record, now, bytes});
     waiting_count_.fetch_add(1);

@@ -1,7 +1,6 @@
 // Measures the rates of a running service for `quire plan-capacity`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <boost/json/array.hpp>
 #include <chrono>
 #include <cstdio>
@@ -9,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -380,24 +380,26 @@ Status RateRun::measure_beside(capacity::Rates& rates) {
   };
   const std::int64_t answers = flags_.answers[flags_.answers.size() / 2];
   const std::int64_t rounds = std::max<std::int64_t>(1, flags_.repeats / 2);
+  // The KV of the document is there before answers about it are measured.
+  QUIRE_RETURN_IF_ERROR(decode(documents.front(), 1).status());
   std::vector<double> alone, beside, turn;
   for (std::int64_t i = 0; i < rounds; ++i) {
     QUIRE_ASSIGN_OR_RETURN(const double ms, prompt_ms());
     alone.push_back(ms);
-    std::atomic<bool> done{false};
     Status failure;
-    std::jthread prompts([&] {
-      while (!done) {
+    std::jthread prompts([&](const std::stop_token& stop) {
+      for (bool first = true; !stop.stop_requested(); first = false) {
         const auto beside_ms = prompt_ms();
         if (!beside_ms.ok()) {
           failure = beside_ms.status();
           return;
         }
-        if (!done) beside.push_back(*beside_ms);  // answers were decoded all the while
+        // Answers were decoded all the while. The first prompt shared the time with theirs.
+        if (!first && !stop.stop_requested()) beside.push_back(*beside_ms);
       }
     });
     const auto got = decode(documents.front(), answers);
-    done = true;
+    prompts.request_stop();
     prompts.join();
     QUIRE_RETURN_IF_ERROR(got.status());
     QUIRE_RETURN_IF_ERROR(failure);

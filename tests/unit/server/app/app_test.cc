@@ -209,7 +209,7 @@ TEST_F(AppTest, ADamagedStoreIsNoFaultOfThePack) {
   };
   ingest.error = Status::corruption("a block of the store");
   auto r = import(pack);
-  EXPECT_EQ(r.status, 500) << r.body;
+  EXPECT_EQ(r.status, 503) << r.body;
   ingest.error = Status::io("disk gone");
   EXPECT_EQ(import(pack).status, 503);
   ingest.error = {};

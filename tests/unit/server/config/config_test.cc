@@ -25,8 +25,7 @@ TEST(Config, OnlyChangedSettingsArePrintedBesideABase) {
   EXPECT_EQ(changed_to_toml(c, Config()), "");
   c.policy.shadow_ratio = 0.125;
   c.disk.path = "/tmp/x";
-  EXPECT_EQ(changed_to_toml(c, Config()),
-            "disk.path = \"/tmp/x\"\npolicy.shadow_ratio = 0.125\n");
+  EXPECT_EQ(changed_to_toml(c, Config()), "disk.path = \"/tmp/x\"\npolicy.shadow_ratio = 0.125\n");
   EXPECT_EQ(changed_to_toml(c, c), "");
 }
 
