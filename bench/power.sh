@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Power failures under a service that works: what its clients find afterwards.
-#   bench/power.sh [--quick] [--rounds N] [--first N] [--seed N] [--die power|kill|fail]
+#   bench/power.sh [--quick] [--rounds N] [--first N] [--seed N] [--die power|kill|fail|misdirect]
 #                  [--keep FOLDER]
 # See tests/power/power_rounds.py. Fails at the first document that is lost or wrong, or answer that
 # differs. 300 rounds take about 20 minutes. Prints {"settings", "rows"}.

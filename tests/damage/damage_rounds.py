@@ -14,11 +14,9 @@ a whole store, are never right.
 """
 
 import argparse
-import glob
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -30,7 +28,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 # ruff: noqa: E402
 import disk_image
 from checks import Checks, Failed, Reference
-from expected import CLOCK_S, Expected, Writer, expiry_of, question
+from expected import Writer, question
+from losses import Remembered, look_at, said
 from service import Client, Gone, Service, StartFailed, wait_for_end
 
 from damage import choose, in_record
@@ -38,21 +37,6 @@ from damage import choose, in_record
 WRITERS = 4
 ROUNDS_A_STORE = 10
 MODES = ("refuse", "salvage", "text_only")
-NAMED = re.compile(r"^(?:lost|text only): (\S+) (.*?): ", re.MULTILINE)
-
-
-class Remembered(Expected):
-    """Also knows every value that a document ever had."""
-
-    def __init__(self):
-        super().__init__()
-        self.past = {}
-
-    def begin(self, changes):
-        super().begin(changes)
-        with self.mu:
-            for name, value in changes.items():
-                self.past.setdefault(name, []).append(value)
 
 
 class Rounds:
@@ -154,37 +138,27 @@ class Rounds:
         with open(log, "ab") as out:
             return wait_for_end(subprocess.Popen(command, stdout=out, stderr=out), log)
 
-    def said(self, store, client):
-        """Returns the ids that a repair named, and whether anything general was said."""
-        named = set()
-        for report in glob.glob(os.path.join(store, "damaged-*", "report.txt")):
-            with open(report, encoding="utf-8") as file:
-                named |= {name for ns, name in NAMED.findall(file.read())}
-        health = client.call("GET", "/healthz")[1]["checks"]
-        general = sorted({"lost_writes", "repaired"} & set(health))
-        repaired = bool(glob.glob(os.path.join(store, "damaged-*")))
-        return named, general + (["report"] if repaired else [])
-
     def check(self, store, rng, damaged):
         client = Client(self.service.port)
         self.checks.wait_for_jobs(client)
-        named, general = self.said(store, client)
+        named, general = said(store, client.call("GET", "/healthz")[1])
         there, wrong = {}, []
         for name in sorted(self.expected.allowed):
-            end, found = self.look_at(client, name)
+            self.counts["documents"] += 1
+            end, found, shown = look_at(self.expected, client, name)
             if end in ("gone", "older"):
                 if name in named:
                     end += ", named"
                 elif general:
-                    end += ", said by " + " and ".join(general)
+                    end += ", said by " + " and ".join(sorted(general))
                 elif self.ledger_is_gone(damaged):
                     end += " with its ledger"
                 else:
                     wrong.append(f"{name} is {end} without a word")
             elif end == "wrong":
-                wrong.append(f"{name}: {found}")
+                wrong.append(f"{name}: {shown}")
             self.ends[end] += 1
-            if found and end != "wrong":
+            if found:
                 there[name] = found
         lasting = sorted(n for n, d in there.items() if not d.expires)
         for name in rng.sample(lasting, min(4, len(lasting))):
@@ -210,40 +184,6 @@ class Rounds:
         had been written."""
         names = {os.path.basename(name) for name, _ in damaged}
         return "LEDGER" in names and any(n.endswith(".log") or "MANIFEST" in n for n in names)
-
-    def look_at(self, client, name):
-        """Returns what became of a document and the value that it has now, or None."""
-        now = self.expected.values(name)[0]
-        past = self.expected.past.get(name, [])
-        status, found = client.call("GET", "/v1/documents/" + name)
-        self.counts["documents"] += 1
-        if status >= 500:
-            return "unreadable", None
-        if status == 404:
-            due = now is None or (now.expires and time.time() >= now.expires[0])
-            return ("as it was" if due else "gone"), None
-        status, text = client.call("GET", f"/v1/documents/{name}/content")
-        if status >= 500:
-            return "unreadable", None
-        if status == 404:  # it expired between the two
-            return "as it was", None
-        text = text.decode() if isinstance(text, bytes) else str(text)
-        if now is not None and not self.differs(now, found, text):
-            return "as it was", now
-        for value in reversed(past):
-            if value is not None and not self.differs(value, found, text):
-                return "older", value
-        return "wrong", f"{found} {text[:60]!r}; expected {now and now.shown()}"
-
-    def differs(self, value, found, text):
-        """As Document.differs(), but a time of expiry may be the one that it had."""
-        out = [d for d in value.differs(found, text) if d != "expires_at"]
-        when = expiry_of(found)
-        if (when is None) != (value.expires is None):
-            out.append("expires_at")
-        elif when is not None and not value.expires[0] - CLOCK_S <= when <= value.expires[1]:
-            out.append("expires_at")
-        return out
 
     def keep(self, number):
         if not self.options.keep:

@@ -41,15 +41,16 @@ class Reference:
 
     def chat(self, number):
         if number not in self.known:
-            self.known[number] = said(self.call(PATH_OF_CHAT, chat(number)))
+            self.known[number] = answer_of(self.call(PATH_OF_CHAT, chat(number))[1])
         return self.known[number]
 
     def stop(self):
         self.service.stop()
 
 
-def said(reply):
-    return reply[1]["choices"][0]["message"]["content"]
+def answer_of(reply):
+    """Returns the answer in the body of a chat's reply."""
+    return reply["choices"][0]["message"]["content"]
 
 
 class Checks:
@@ -94,7 +95,8 @@ class Checks:
                 wrong.append(f"answer over {name}: {reply} instead of {right!r}")
         number = rng.randrange(CHATS)
         self.counts["answers"] += 1
-        if said(client.call("POST", PATH_OF_CHAT, chat(number))) != self.reference.chat(number):
+        answer = answer_of(client.call("POST", PATH_OF_CHAT, chat(number))[1])
+        if answer != self.reference.chat(number):
             wrong.append(f"answer in chat {number}")
         wrong += self.verified(client)
         return wrong
@@ -111,7 +113,10 @@ class Checks:
     def wait_for_jobs(self, client):
         end = time.monotonic() + 60
         while time.monotonic() < end:
-            jobs = client.call("GET", "/v1/jobs?limit=100")[1]["data"]
+            status, reply = client.call("GET", "/v1/jobs?limit=100")
+            if self.expected.failing and status >= 500:
+                return  # they cannot be read
+            jobs = reply["data"]
             if not any(j["status"] in ("queued", "running", "in_progress") for j in jobs):
                 return
             time.sleep(0.02)

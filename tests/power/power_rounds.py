@@ -2,7 +2,7 @@
 """Cuts the power under a service again and again, and looks at what its clients then find.
 
     power_rounds.py --binary QUIRE --layer libquire_unsynced_layer.so --model FOLDER [--rounds N]
-                    [--seed N] [--die power|kill] [--keep FOLDER] [--json]
+                    [--seed N] [--die power|kill|fail|misdirect] [--keep FOLDER] [--json]
 
 A round starts the service on a copy of the disk. Four clients add, replace, change, pin and delete
 documents until the service dies before the n-th call that changes a file, or stops. With
@@ -14,6 +14,12 @@ answer as a service that never died. The next round goes on with this disk.
 With `--die fail` the service lives on while calls fail from the n-th on: one, some or all, with an
 I/O error or a full disk, after half of a write or before it. In other rounds reads fail or come
 from another place of the file, or the wall clock jumps. Then the service stops or is killed.
+
+With `--die misdirect` writes go astray and nobody is told: some of one kind of file go nowhere, are
+torn, or land at another place of the file or in another one. Documents may be lost then, but not
+without a word: a service that refuses to start must say so and start after a repair, and each
+document must be as it was acknowledged, be unreadable, or be named as lost, or the service must say
+how many writes it has lost. Texts and answers that are wrong are never right.
 
 In the first round the store is new and nothing survives that was not synced. In the second the
 service stops, and of what was not synced only the seal survives. Some later ones are like these.
@@ -27,9 +33,11 @@ this round and the two before it the logs and what was expected when the service
 
 import argparse
 import errno
+import glob
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -39,12 +47,19 @@ import time
 from collections import Counter
 
 import disk_image
-from checks import Checks, Failed, Reference
-from expected import Expected, Writer
-from service import Client, Gone, Service
+from checks import CHATS, PATH_OF_CHAT, Checks, Failed, Reference, answer_of
+from expected import Writer, chat, question
+from losses import Remembered, look_at, said
+from service import Client, Gone, Service, StartFailed
 
 WRITERS = 4
-LOGS = ("load", "check", "expected")
+LOGS = ("load", "check", "repair", "after", "expected")
+# Of which files writes go astray, and which write is the last one that may be the first of these.
+ASTRAY = (
+    (".log", 30), (".log", 300), (".log", 1500), ("MANIFEST", 12), (".sst", 20), ("LEDGER", 300),
+    ("/extents/", 200), ("/prompts/", 10), ("dbtmp", 2), ("SEAL", 1), ("", 2000),
+)  # fmt: skip
+NUMBER = re.compile(r"^(\d+) acknowledged writes")
 OLD_LOGS = 2  # rounds before the last one whose logs are kept
 
 
@@ -58,7 +73,7 @@ class Rounds:
         self.options, self.folder = options, folder
         self.disk = os.path.join(folder, "disk")  # before a round
         os.mkdir(self.disk)
-        self.expected = Expected(options.die == "fail")
+        self.expected = Remembered(options.die in ("fail", "misdirect"))
         self.reference = Reference(options.binary, options.model, folder)
         self.service = None  # of the round under way
         self.counts = Counter()
@@ -104,9 +119,10 @@ class Rounds:
             "QUIRE_POWER_SYNC_US": str(rng.choice((0, 2000, 8000))),
             "QUIRE_POWER_SEED": str(rng.randrange(1 << 30)),
         }
-        fail = self.options.die == "fail"
-        if fail:
+        if self.options.die == "fail":
             watched |= self.failures(rng)
+        if self.options.die == "misdirect":
+            watched |= self.misdirections(rng)
         self.age_logs()
         self.load(work, flags, watched, rng, stop)
         with open(self.path("expected.log"), "w", encoding="utf-8") as file:
@@ -125,7 +141,10 @@ class Rounds:
         else:
             disk_image.remove_folder(image)
             disk_image.copy_folder(work, image)
-        self.check(image, flags, rng)
+        if self.options.die == "misdirect":
+            self.check_losses(image, flags, rng)
+        else:
+            self.check(image, flags, rng)
         self.counts[kind] += 1
         disk_image.remove_folder(self.disk)
         os.rename(image, self.disk)
@@ -152,6 +171,20 @@ class Rounds:
             "QUIRE_POWER_FAIL_TORN": str(rng.randrange(2)),
         }
 
+    def misdirections(self, rng):
+        """Returns the environment of a round some of whose writes go astray."""
+        file, most = rng.choice(ASTRAY)
+        kind = rng.choice(("lost", "torn", "moved", "other"))
+        at, calls = rng.randint(1, most), rng.choice((1, 1, 1, 3, 20))
+        self.note(f"  {kind}: {calls} writes of '{file}' from {at} on")
+        return {
+            "QUIRE_POWER_CUT_AT": "0",
+            "QUIRE_POWER_MISDIRECT_AT": str(at),
+            "QUIRE_POWER_MISDIRECT_CALLS": str(calls),
+            "QUIRE_POWER_MISDIRECT_FILE": file,
+            "QUIRE_POWER_MISDIRECT_KIND": kind,
+        }
+
     def age_logs(self):
         """Makes room for the logs of the next round: `load.log` becomes `load.1.log`."""
         for name in LOGS:
@@ -167,6 +200,7 @@ class Rounds:
         service = self.service = Service(
             self.options.binary, self.options.model, store, self.path("load.log"), flags, watched
         )
+        wrong = []
         seeds = [rng.randrange(1 << 30) for _ in range(WRITERS)]
         if service.wait_until_ready():
             seconds = rng.uniform(0.2, 1) if stop else self.options.seconds
@@ -183,12 +217,14 @@ class Rounds:
             for writer in writers:
                 writer.join()
             alive = service.process.poll() is None
+            if alive and self.options.die == "misdirect":
+                wrong = self.look_while_it_lives(rng)
             self.counts["deaths at a stop" if stop and alive else "deaths in work"] += 1
         else:
             self.counts["deaths in start"] += 1
         code = service.stop(signal.SIGTERM) if stop else service.cut()
         self.note("  dead")
-        if self.options.die == "fail":
+        if self.expected.failing:
             # It may refuse to start and end with an error, but not crash. A RocksDB that is built
             # with assertions ends a process that goes on after a torn write.
             if code == -signal.SIGABRT and "rocksdb::WritableFileWriter" in str(service.log()[-1]):
@@ -197,8 +233,14 @@ class Rounds:
                 raise Failed(f"the service ended by itself with {code}: {service.log()[-3:]}")
         elif code != -signal.SIGKILL and not (stop and code == 0):
             raise Failed(f"the service ended by itself with {code}: {service.log()[-3:]}")
+        if self.options.die == "misdirect":
+            self.astray = [e["msg"] for e in service.log() if "astray:" in e.get("msg", "")]
+            self.counts["writes astray"] += len(self.astray)
+            self.counts["rounds with writes astray"] += bool(self.astray)
         if self.expected.problems:
             raise Failed(f"refused: {self.expected.problems[:3]}")
+        if wrong:
+            raise Failed("; ".join(wrong))
 
     def repair(self, image, rng):
         """Kills a repair of the store, which is whole, at some call, or lets it end."""
@@ -250,6 +292,160 @@ class Rounds:
         if clean and code != 0:
             raise Failed(f"the service stopped with {code}")
 
+    def look_while_it_lives(self, rng):
+        """Looks at all documents and asks over some, after the work of a round. Returns what is
+        wrong: a service that lives may have lost access to documents, and nothing else."""
+        client = Client(self.service.port)
+        wrong, there = [], {}
+        try:
+            self.checks.wait_for_jobs(client)
+            # Where it could not save that a job failed, a start does this job again.
+            calm = not any(e.get("level") == "error" for e in self.service.log())
+            for name in sorted(self.expected.allowed):
+                end, found, shown = look_at(self.expected, client, name)
+                self.counts[f"alive: {end}"] += 1
+                if end == "as it was":
+                    if calm:
+                        self.expected.allowed[name] = [found]
+                    if found:
+                        there[name] = found
+                elif end not in ("unreadable", "failed"):
+                    wrong.append(f"while it lives {name} is {end}: {shown}")
+            client.call("POST", "/v1/admin/cache/evict", {"tier": "dram"})
+            return wrong + self.wrong_answers(client, there, rng)
+        except Gone:  # its exit code says more
+            return wrong
+
+    def wrong_answers(self, client, there, rng):
+        """Asks over some documents, id -> value. Returns what is wrong; an error is not."""
+        wrong = []
+        lasting = sorted(n for n, d in there.items() if not d.expires)
+        for name in rng.sample(lasting, min(4, len(lasting))):
+            status, reply = client.call("POST", "/v1/query", question([name]))
+            document = there[name]
+            if status != 200:
+                self.counts["queries refused"] += 1
+                continue
+            self.counts["answers"] += 1
+            if reply["answer"] != self.reference.answer(document.number, document.title):
+                wrong.append(f"answer over {name}: {reply}")
+        return wrong
+
+    def start_damaged(self, store, flags, rng):
+        """Starts a service on a store that may be damaged. Where it refuses to, it must say why,
+        and the store is repaired by a start or by the command."""
+        service = self.service = Service(
+            self.options.binary, self.options.model, store, self.path("check.log"), flags
+        )
+        if service.wait_until_ready():
+            return service
+        errors = [e for e in service.log() if e.get("msg") == "the service cannot start"]
+        if not errors:
+            raise Failed(f"the start ended with {service.process.returncode}: {service.log()[-3:]}")
+        reason = errors[0]["reason"]
+        self.note(f"  refused: {reason}")
+        if "quire store repair" not in reason:
+            raise Failed(f"a refusal without a way out: {reason}")
+        salvage = rng.random() < 0.7
+        self.counts["refused, then salvaged" if salvage else "refused, then repaired"] += 1
+        if salvage:
+            flags += ("--disk.on_damage=salvage",)
+        else:
+            command = [self.options.binary, "store", "repair", "--apply", "--path", store]
+            with open(self.path("repair.log"), "wb") as out:
+                code = subprocess.run(
+                    command, stdout=out, stderr=out, timeout=60, check=False
+                ).returncode
+            if code not in (0, 2):
+                raise Failed(f"repair: {code}: see repair.log")
+        service = self.service = Service(
+            self.options.binary, self.options.model, store, self.path("after.log"), flags
+        )
+        if not service.wait_until_ready():
+            raise Failed(f"no start after a repair: {service.log()[-3:]}")
+        return service
+
+    def check_losses(self, image, flags, rng):
+        """Starts the service on a disk on which writes went astray. What is lost must be said."""
+        store = os.path.join(image, "store")
+        began = time.monotonic()
+        service = self.start_damaged(store, flags, rng)
+        self.starts_ms.append((time.monotonic() - began) * 1000)
+        try:
+            unreadable = self.losses(store, Client(service.port), rng)
+        except Gone as error:
+            raise Failed(f"the service went away: {error} {service.log()[-3:]}") from error
+        finally:
+            code = service.stop(signal.SIGTERM)
+        for entry in service.log():
+            if entry.get("level") in ("warning", "warn", "error", "text"):
+                self.said[entry["msg"]] += 1
+        if code != 0:
+            raise Failed(f"the service stopped with {code}")
+        for kept in glob.glob(os.path.join(store, "damaged-*")):
+            disk_image.remove_folder(kept)  # as an operator does who has read the report
+        if unreadable:
+            self.begin_anew()
+            disk_image.remove_folder(store)
+
+    def losses(self, store, client, rng):
+        """Returns the documents that cannot be read. Raises Failed for what is wrong, or lost
+        without a word."""
+        self.checks.wait_for_jobs(client)
+        health = client.call("GET", "/healthz")[1]
+        named, general = said(store, health)
+        for name in general:
+            self.counts[f"said: {name}"] += 1
+        if general:
+            self.note(f"  said: {health['checks']}")
+        wrong, there, unnamed, unreadable = [], {}, [], []
+        for name in sorted(self.expected.allowed):
+            self.counts["documents"] += 1
+            end, found, shown = look_at(self.expected, client, name)
+            if end == "wrong":
+                wrong.append(f"{name}: {shown}")
+            elif end in ("gone", "older") and name in named:
+                end += ", named"
+            elif end in ("gone", "older"):
+                unnamed.append(f"{name} is {end}")
+                end += ", said by " + " and ".join(sorted(general)) if general else ", silently"
+            elif end in ("unreadable", "failed"):
+                unreadable.append(name)
+            self.counts[f"found: {end}"] += 1
+            self.expected.allowed[name] = [found]
+            if found:
+                there[name] = found
+        if unnamed and not self.tells_of(unnamed, general):
+            wrong.append(f"without a word in {health['checks']}: {unnamed}")
+        wrong += self.wrong_answers(client, there, rng)
+        number = rng.randrange(CHATS)
+        status, reply = client.call("POST", PATH_OF_CHAT, chat(number))
+        if status == 200 and answer_of(reply) != self.reference.chat(number):
+            wrong.append(f"answer in chat {number}")
+        status, listed = client.call("GET", "/v1/documents?limit=100")
+        if status == 200:
+            listed = {d["id"] for d in listed["data"]} - set(unreadable)
+            expiring = {n for n, d in there.items() if d.expires}
+            if listed - set(there) or set(there) - listed - expiring:
+                wrong.append(f"the list has {sorted(listed)}, there are {sorted(there)}")
+        status, verified = client.call("POST", "/v1/admin/cache/verify")
+        if status != 200:
+            wrong.append(f"verify: {status} {verified}")
+        else:
+            self.counts["bad after the start"] += verified["bad"]
+        if wrong:
+            raise Failed("; ".join(wrong))
+        return unreadable
+
+    def tells_of(self, unnamed, general):
+        """Whether what a service or a repair says in general holds for documents that it does not
+        name: that many writes are lost, or that it cannot know all of them."""
+        texts = "\n".join(general.values())
+        if "there may be more" in texts or "some may be back" in texts or "at least" in texts:
+            return True
+        number = NUMBER.match(general.get("lost_writes", ""))
+        return number is not None and len(unnamed) <= int(number[1])
+
     def note(self, text):
         if self.options.verbose:
             print(f"{time.monotonic() % 1000:.2f} {text}", file=sys.stderr, flush=True)
@@ -264,7 +460,7 @@ class Rounds:
         disk_image.remove_folder(self.disk)
         os.mkdir(self.disk)
         acknowledged = self.expected.acknowledged
-        self.expected = Expected(self.options.die == "fail")
+        self.expected = Remembered(self.expected.failing)
         self.expected.acknowledged = acknowledged
         self.checks.expected = self.expected
 
@@ -295,7 +491,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=0, help="begin no round after that")
     parser.add_argument("--seconds", type=float, default=3, help="longest work of a round")
-    parser.add_argument("--die", choices=("power", "kill", "fail"), default="power")
+    parser.add_argument("--die", choices=("power", "kill", "fail", "misdirect"), default="power")
     parser.add_argument("--keep", help="folder for what a failed round leaves")
     parser.add_argument("--failures", type=int, default=0, help="failed rounds to go on after")
     parser.add_argument("--json", action="store_true", help="print a result for bench/run")
@@ -312,7 +508,7 @@ def main():
                     break
                 try:
                     rounds.run(number)
-                except (Failed, Gone) as error:
+                except (Failed, Gone, StartFailed) as error:
                     failures += 1
                     print(f"round {number}, seed {options.seed}: {error}", file=sys.stderr)
                     rounds.keep(number)

@@ -11,6 +11,11 @@
 // QUIRE_POWER_FAIL_CALLS (how many), QUIRE_POWER_FAIL_ERRNO, QUIRE_POWER_FAIL_TORN (1: half of a
 // failing write is written). QUIRE_POWER_READ_AT, QUIRE_POWER_READ_CALLS and QUIRE_POWER_READ_ERRNO
 // are the same for reads; 0 as the error is a read of another place of the file.
+// Writes may go astray and return as if they had not: QUIRE_POWER_MISDIRECT_AT (number of the first
+// one among writes of files whose path has the text QUIRE_POWER_MISDIRECT_FILE),
+// QUIRE_POWER_MISDIRECT_CALLS and QUIRE_POWER_MISDIRECT_KIND: `lost` (nothing is written), `torn`
+// (half of it), `moved` (to another place of the file) or `other` (into another open file). The
+// file is as long as if the write were there. Each one is told on standard error.
 // QUIRE_POWER_CLOCK_S: the signal SIGRTMIN + 6 sets the wall clock forward by so many seconds
 // (negative: back), and the next one sets it right again.
 //
@@ -29,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -39,6 +45,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace {
 
@@ -68,6 +75,10 @@ struct Failing {
 };
 Failing g_failing, g_failing_reads;
 bool g_torn = false;
+Failing g_misdirected;        // of writes; `calls` of them go astray
+char g_misdirected_file[64];  // they are of files whose path has this text
+std::string_view g_misdirected_kind;
+std::uint64_t g_writes = 0;  // of such files
 std::atomic<std::uint64_t> g_reads{0};
 std::atomic<std::int64_t> g_clock_jump{0}, g_clock_s{0};
 
@@ -210,13 +221,115 @@ int noted_open(int dir, const char* path, int flags, Open&& open) {
   return fd;
 }
 
-/// A write whose place is known; `write` carries it out.
-template <class Write>
-ssize_t noted_write(std::uint32_t handle, const void* data, std::uint64_t offset, std::size_t bytes,
-                    Write&& write) {
+/// Returns the next number of a row that the seed chooses. Needs g_mu.
+std::uint64_t next_random() {
+  g_random = g_random * 6364136223846793005ULL + 1442695040888963407ULL;
+  return g_random >> 33;
+}
+
+std::string path_of(int fd) {
+  char link[64], path[PATH_MAX];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t n = ::readlink(link, path, sizeof path);
+  return n > 0 ? std::string(path, static_cast<std::size_t>(n)) : std::string();
+}
+
+/// Returns another open file of the folder; -1: there is none. Needs g_mu.
+int another_file(int fd) {
+  int found[256], count = 0;
+  for (int other = 0; other < kMaxDescriptors && count < 256; ++other) {
+    struct stat st;
+    if (!handle_of(other) || handle_of(other) == handle_of(fd)) continue;
+    if (::fstat(other, &st) == 0 && S_ISREG(st.st_mode)) found[count++] = other;
+  }
+  return count == 0 ? -1 : found[next_random() % static_cast<unsigned>(count)];
+}
+
+/// Returns whether the write that is about to be carried out goes astray. Needs g_mu.
+bool goes_astray(int fd) {
+  if (g_misdirected.first == 0) return false;
+  if (path_of(fd).find(g_misdirected_file, std::strlen(g_folder)) == std::string::npos)
+    return false;
+  return g_misdirected.is(++g_writes);
+}
+
+/// A file for writing at any place, whatever it was opened for.
+class AnyPlace {
+ public:
+  explicit AnyPlace(int fd) : handle_(handle_of(fd)) {
+    char link[64];
+    std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    fd_ = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, link, O_WRONLY | O_CLOEXEC));
+    struct stat st {};
+    if (fd_ < 0 || ::fstat(fd_, &st) != 0) refuse("a write that goes astray");
+    size_ = static_cast<std::uint64_t>(st.st_size);
+  }
+  AnyPlace(const AnyPlace&) = delete;
+  AnyPlace& operator=(const AnyPlace&) = delete;
+  ~AnyPlace() { ::syscall(SYS_close, fd_); }
+  /// Returns a place of this file that lies in its sector as `offset` does.
+  std::uint64_t place_like(std::uint64_t offset) const {
+    constexpr std::uint64_t kSector = 512;
+    return next_random() % (size_ / kSector + 1) * kSector + offset % kSector;
+  }
+  void write(const void* data, std::uint64_t bytes, std::uint64_t offset) {
+    if (bytes == 0) return;
+    if (::syscall(SYS_pwrite64, fd_, data, bytes, offset) != static_cast<long>(bytes))
+      refuse("a write that goes astray");
+    note('w', handle_, offset, bytes, {}, {}, data);
+    size_ = std::max(size_, offset + bytes);
+  }
+  void grow(std::uint64_t size) {
+    if (size <= size_) return;
+    if (::syscall(SYS_ftruncate, fd_, size) != 0) refuse("a write that goes astray");
+    note('t', handle_, size, 0);
+    size_ = size;
+  }
+
+ private:
+  std::uint32_t handle_;
+  int fd_;
+  std::uint64_t size_ = 0;
+};
+
+/// Carries out a write that goes astray. Needs g_mu.
+ssize_t misdirect(int fd, const void* data, std::uint64_t offset, std::size_t bytes) {
+  AnyPlace file(fd);
+  const int other = g_misdirected_kind == "other" ? another_file(fd) : -1;
+  std::string to = "nowhere";
+  if (other >= 0) {
+    AnyPlace target(other);
+    const std::uint64_t place = target.place_like(offset);
+    target.write(data, bytes, place);
+    to = path_of(other) + " at " + std::to_string(place);
+  } else if (g_misdirected_kind == "moved") {
+    std::uint64_t place = file.place_like(offset);
+    if (place == offset) place = offset >= 512 ? offset - 512 : offset + 512;
+    file.write(data, bytes, place);
+    to = std::to_string(place);
+  } else if (g_misdirected_kind == "torn") {
+    file.write(data, bytes / 2, offset);
+    to = "only half";
+  }
+  file.grow(offset + bytes);
+  std::fprintf(stderr, "unsynced_layer: astray: %zu bytes of %s at %llu went to %s\n", bytes,
+               path_of(fd).c_str(), static_cast<unsigned long long>(offset), to.c_str());
+  return static_cast<ssize_t>(bytes);
+}
+
+/// A write whose place is known; `write` carries it out, and `skip` moves the position of the
+/// descriptor where it must not be.
+template <class Write, class Skip>
+ssize_t noted_write(int fd, const void* data, std::uint64_t offset, std::size_t bytes,
+                    Write&& write, Skip&& skip) {
+  const std::uint32_t handle = handle_of(fd);
   const bool failing = fails();
   if (failing && !g_torn) return -1;
   if (!failing) count([&] { note('w', handle, offset, bytes, {}, {}, data, kCut); });
+  if (!failing && bytes > 0 && goes_astray(fd)) {
+    skip();
+    return misdirect(fd, data, offset, bytes);
+  }
   const ssize_t n = write(failing ? bytes / 2 : bytes);
   if (n > 0) note('w', handle, offset, static_cast<std::uint64_t>(n), {}, {}, data);
   if (failing) errno = g_failing.error;
@@ -241,8 +354,8 @@ int noted_sync(int fd, char op) {
     if (fails()) return -1;
     count([&] { note(op, handle, 0, 0, {}, {}, nullptr, kCut); });
     note(op, handle, 0, 0);
-    g_random = g_random * 6364136223846793005ULL + 1442695040888963407ULL;
-    if (g_sync_us > 0) pause = static_cast<useconds_t>((g_random >> 33) % g_sync_us);
+    const std::uint64_t random = next_random();
+    if (g_sync_us > 0) pause = static_cast<useconds_t>(random % g_sync_us);
   }
   if (pause > 0) ::usleep(pause);
   return 0;
@@ -307,6 +420,13 @@ __attribute__((constructor)) void begin() {
   g_torn = number("QUIRE_POWER_FAIL_TORN") != 0;
   g_failing_reads = {number("QUIRE_POWER_READ_AT"), number("QUIRE_POWER_READ_CALLS"),
                      static_cast<int>(number("QUIRE_POWER_READ_ERRNO"))};
+  g_misdirected = {number("QUIRE_POWER_MISDIRECT_AT"), number("QUIRE_POWER_MISDIRECT_CALLS")};
+  const char *kind = std::getenv("QUIRE_POWER_MISDIRECT_KIND"),
+             *file = std::getenv("QUIRE_POWER_MISDIRECT_FILE");
+  for (const char* known : {"lost", "torn", "moved", "other"})
+    if (kind && std::strcmp(kind, known) == 0) g_misdirected_kind = known;
+  if (g_misdirected.first > 0 && g_misdirected_kind.empty()) refuse("that kind of astray writes");
+  if (file && std::strlen(file) < sizeof g_misdirected_file) std::strcpy(g_misdirected_file, file);
   g_sync_us = static_cast<useconds_t>(number("QUIRE_POWER_SYNC_US"));
   g_random = number("QUIRE_POWER_SEED") * 2 + 1;
   const long fd = ::syscall(SYS_openat, AT_FDCWD, notes, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -399,19 +519,19 @@ int dup3(int fd, int to, int flags) noexcept {
 
 ssize_t write(int fd, const void* data, size_t bytes) {
   REAL(write);
-  const std::uint32_t handle = handle_of(fd);
-  if (!handle) return real_write(fd, data, bytes);
+  if (!handle_of(fd)) return real_write(fd, data, bytes);
   std::lock_guard lock(g_mu);
-  return noted_write(handle, data, position(fd), bytes,
-                     [&](std::size_t n) { return real_write(fd, data, n); });
+  return noted_write(
+      fd, data, position(fd), bytes, [&](std::size_t n) { return real_write(fd, data, n); },
+      [&] { ::lseek(fd, static_cast<off_t>(bytes), SEEK_CUR); });
 }
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   REAL(pwrite);
-  const std::uint32_t handle = handle_of(fd);
-  if (!handle) return real_pwrite(fd, data, bytes, offset);
+  if (!handle_of(fd)) return real_pwrite(fd, data, bytes, offset);
   std::lock_guard lock(g_mu);
-  return noted_write(handle, data, static_cast<std::uint64_t>(offset), bytes,
-                     [&](std::size_t n) { return real_pwrite(fd, data, n, offset); });
+  return noted_write(
+      fd, data, static_cast<std::uint64_t>(offset), bytes,
+      [&](std::size_t n) { return real_pwrite(fd, data, n, offset); }, [] {});
 }
 ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
   return pwrite(fd, data, bytes, offset);
