@@ -113,7 +113,7 @@ Status mend_manifest(const std::string& root) {
   if (!whole) return {};
   const std::string kept = root + "/" + name + ".torn";
   QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));
-  QUIRE_RETURN_IF_ERROR(write_private_file(path, std::string_view(manifest).substr(0, *whole)));
+  QUIRE_RETURN_IF_ERROR(shorten_file(path, *whole));
   log_warning(
       "the end of the manifest is torn, as after a power failure, and cut",
       {{"path", path}, {"bytes", std::to_string(manifest.size() - *whole)}, {"kept", kept}});

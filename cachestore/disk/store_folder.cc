@@ -241,6 +241,13 @@ Status write_private_file(const std::string& path, std::string_view text) {
   return ::fsync(f.fd()) == 0 ? Status() : cannot("write", path, errno);
 }
 
+Status shorten_file(const std::string& path, std::uint64_t bytes) {
+  File f(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (f.fd() < 0 || ::ftruncate(f.fd(), static_cast<off_t>(bytes)) != 0 || ::fsync(f.fd()) != 0)
+    return cannot("cut", path, errno);
+  return {};
+}
+
 std::uint64_t allocated_bytes(const std::string& path) {
   struct stat st;
   return ::lstat(path.c_str(), &st) == 0 ? static_cast<std::uint64_t>(st.st_blocks) * 512 : 0;
