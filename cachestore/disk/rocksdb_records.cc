@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "cachestore/disk/log/log_order.h"
+#include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 
@@ -91,6 +95,39 @@ std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* hand
   const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
   return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
 }
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::uint64_t log_number(const std::filesystem::path& log) {
+  return std::strtoull(log.stem().string().c_str(), nullptr, 10);
+}
+
+/// A database that is opened for a look, to see what another way of opening it would find.
+struct Onlooker {
+  std::unique_ptr<::rocksdb::DB> db;  // null: it cannot be opened
+  std::vector<::rocksdb::ColumnFamilyHandle*> handles;
+
+  Onlooker(const ::rocksdb::DBOptions& options, const std::string& path,
+           const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
+    ::rocksdb::DB* opened = nullptr;
+    if (::rocksdb::DB::OpenForReadOnly(options, path, families, &handles, &opened).ok())
+      db.reset(opened);
+  }
+  Onlooker(const Onlooker&) = delete;
+  Onlooker& operator=(const Onlooker&) = delete;
+  ~Onlooker() {
+    if (!db) return;
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+  }
+  WriteLedger::SlotReader slots() const {
+    return [this](int family, std::size_t slot) {
+      return slot_number(*db, handles[family_cf(Family(family))], slot);
+    };
+  }
+};
 
 }  // namespace
 
@@ -191,6 +228,13 @@ Status RecordDatabase::open_database(bool read_only) {
                       "' has the content of another one",
                   "disk.path");
   if (there) {
+    std::string manifest = bytes_of(folder_.db() + "/CURRENT");
+    manifest.resize(std::min(manifest.size(), manifest.find('\n')));
+    if (lost_an_edit(bytes_of(folder_.db() + "/" + manifest)))
+      return Status(Code::kCorruption,
+                    "the manifest " + manifest + " of the record in '" + folder_.db() +
+                        "' is damaged between whole edits",
+                    "disk.path");
     const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);
     if (!status.ok())
       return open_status(status, "open the store in '" + folder_.root() + "'")
@@ -213,6 +257,7 @@ Status RecordDatabase::open_database(bool read_only) {
     families.emplace_back(kLayout1Families[0], layout1_options(folder_.values()));
     families.emplace_back(kLayout1Families[1], layout1_options(folder_.sketches()));
   }
+  if (there) QUIRE_RETURN_IF_ERROR(check_gaps(db_opts, families));
   for (;;) {
     ::rocksdb::DB* db = nullptr;
     const auto status = read_only
@@ -245,33 +290,91 @@ Status RecordDatabase::open_database(bool read_only) {
 bool RecordDatabase::only_the_end_is_torn(
     ::rocksdb::DBOptions options, const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
   options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  std::vector<::rocksdb::ColumnFamilyHandle*> handles;
-  ::rocksdb::DB* opened = nullptr;
-  const auto status = ::rocksdb::DB::OpenForReadOnly(options, folder_.db(), families, &handles,
-                                                     &opened);
-  const std::unique_ptr<::rocksdb::DB> db(opened);
-  if (!status.ok()) return false;
-  const auto read = [&](int family, std::size_t slot) {
-    return slot_number(*db, handles[family_cf(Family(family))], slot);
-  };
-  WriteLedger ledger;
-  const bool whole = ledger.open(folder_.ledger()).ok() &&
-                     ledger.compare(kNumFamilies, read).count == 0;
-  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, read);
-  for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
-  if (!whole) return false;
+  std::uint64_t last = 0;
+  {
+    const Onlooker look(options, folder_.db(), families);
+    if (!look.db) return false;
+    WriteLedger ledger;
+    if (!ledger.open(folder_.ledger()).ok() || ledger.compare(kNumFamilies, look.slots()).count > 0)
+      return false;
+    last = WriteLedger::last_present(kNumFamilies, look.slots());
+  }
   std::uint64_t seen = last;
   std::error_code ec;
   for (const auto& e : std::filesystem::directory_iterator(folder_.db(), ec)) {
-    if (e.path().extension() != ".log") continue;
-    std::ifstream in(e.path(), std::ios::binary);
-    const std::string log{std::istreambuf_iterator<char>(in), {}};
-    seen = std::max(seen, WriteLedger::last_in_log(log, last));
+    if (e.path().extension() == ".log")
+      seen = std::max(seen, WriteLedger::last_in_log(bytes_of(e.path().string()), last));
   }
   torn_writes_ = seen - last;
   log_warning("the end of the log is torn and left out, as after a power failure",
               {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
   return true;
+}
+
+/// Looks for changes that the log lacks between others. A power failure may lose them, as its disk
+/// may write a later block and not an earlier one: then nothing from there on was acknowledged, and
+/// it is left out. Else they are lost.
+Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
+                                  const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
+  auto gap = find_log_gap(folder_.db());
+  if (!gap) return {};
+  // Other damage of the log than zeros ends it.
+  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  bool acknowledged = true;
+  std::set<std::uint64_t> behind;  // numbers of writes
+  {
+    const Onlooker look(options, folder_.db(), families);
+    std::uint64_t first_log = 0;
+    // Logs whose changes are in tables may be left over from an earlier crash.
+    if (look.db &&
+        look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log)) {
+      gap = find_log_gap(folder_.db(), first_log);
+      if (!gap) return {};
+      WriteLedger ledger;
+      QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
+      for (const std::string& record : gap->behind)
+        for (const std::uint64_t number : WriteLedger::numbers_in(record)) behind.insert(number);
+      acknowledged = std::ranges::any_of(
+          ledger.entries(), [&](const auto& entry) { return behind.contains(entry.number); });
+      // Those of the gap itself are nowhere, unless later writes have taken their slots.
+      acknowledged = acknowledged || ledger.compare(kNumFamilies, look.slots()).count > 0;
+    }
+  }
+  if (acknowledged)
+    return Status(Code::kCorruption,
+                  "the log " + gap->log + " of the record in '" + folder_.db() +
+                      "' lacks changes between others: it has change " +
+                      std::to_string(gap->found) + " where " + std::to_string(gap->expected) +
+                      " should be",
+                  "disk.path");
+  if (options_.read_only) return {};
+  QUIRE_RETURN_IF_ERROR(cut_at(*gap));
+  const Onlooker look(options, folder_.db(), families);
+  const std::uint64_t last = look.db ? WriteLedger::last_present(kNumFamilies, look.slots()) : 0;
+  if (!behind.empty() && *behind.rbegin() > last) torn_writes_ = *behind.rbegin() - last;
+  log_warning("the end of the log is torn and left out, as after a power failure",
+              {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
+  return {};
+}
+
+/// Leaves out of the log what is behind a gap. It is kept beside the record.
+Status RecordDatabase::cut_at(const LogGap& gap) const {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  std::vector<fs::path> later;
+  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
+    if (e.path().extension() == ".log" && log_number(e.path()) > log_number(gap.log))
+      later.push_back(e.path());
+  }
+  std::ranges::sort(later, std::greater<>(), log_number);
+  // The last one first: a crash in between leaves the gap.
+  for (const fs::path& path : later) {
+    fs::rename(path, folder_.root() + "/" + path.filename().string() + ".torn", ec);
+    if (ec) return Status::io("cannot move '" + path.string() + "': " + ec.message());
+  }
+  const std::string path = folder_.db() + "/" + gap.log, bytes = bytes_of(path);
+  QUIRE_RETURN_IF_ERROR(write_private_file(folder_.root() + "/" + gap.log + ".torn", bytes));
+  return shorten_file(path, gap.whole);
 }
 
 /// Says how many acknowledged writes the log has lost, if any.

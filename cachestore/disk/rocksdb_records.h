@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cachestore/disk/disk_tier.h"
+#include "cachestore/disk/log/log_gaps.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
@@ -102,6 +103,9 @@ class RecordDatabase {
   Status check_open() const;
   bool only_the_end_is_torn(::rocksdb::DBOptions options,
                             const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
+  Status check_gaps(::rocksdb::DBOptions options,
+                    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
+  Status cut_at(const LogGap& gap) const;
   Status check_ledger();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
   std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;

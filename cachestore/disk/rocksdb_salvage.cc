@@ -20,10 +20,13 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "cachestore/disk/log/log_gaps.h"
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"
+#include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_copy.h"
+#include "cachestore/disk/rocksdb_gaps.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
@@ -109,6 +112,7 @@ class Salvage {
 
  private:
   bool find_bad_logs();
+  bool manifest_is_whole();
   Status open_old();
   Status open(const std::string& path, bool copy, Database* out);
   Status copy_record(const std::string& to);
@@ -123,6 +127,7 @@ class Salvage {
   void take(Kind family, std::string_view key, std::string_view value, bool only_if_missing);
   Status flush_batch();
   Status compare_ledger();
+  LostWrites missing_in_logs(const WriteLedger& ledger) const;
   Status check_documents();
   void check_document(const DocumentManifest& head, std::vector<std::string>* drop);
   void keep_text(const std::string& ns, const std::string& id, const DocumentManifest* head,
@@ -149,7 +154,10 @@ class Salvage {
   ::rocksdb::WriteBatch batch_;
   Status write_error_;
   RepairReport report_;
-  std::map<std::string, std::string> bad_logs_;         ///< what is left of each; empty: nothing
+  std::map<std::string, std::string> bad_logs_;  ///< what is left of each; empty: nothing
+  std::set<std::uint64_t> log_writes_;           ///< numbers of the writes in logs with gaps
+  /// Documents whose head may be of another version than their tokens, because of such a gap.
+  std::set<std::pair<std::string, std::string>> unsure_;
   std::set<std::pair<std::string, std::string>> seen_;  ///< every document with any record
   std::map<std::string, std::string> texts_;            ///< NDJSON by namespace
 };
@@ -291,49 +299,87 @@ Status Salvage::rebuild(const std::string& copy) {
                    "rebuild the list of tables");
 }
 
-/// Finds the logs that RocksDB cannot read without harm: it would end the process, or never end.
-/// Returns whether there is none.
+/// Finds the logs that RocksDB cannot read without harm: it would end the process, never end, or
+/// leave out what follows a gap. Returns whether there is none.
 bool Salvage::find_bad_logs() {
   for (const std::string& log : misplaced_logs(folder_.db())) {
     report_.may_lack_documents = true;
     note_damage("log " + log + " has the content of another one");
     bad_logs_.emplace(log, "");
   }
+  std::map<std::uint64_t, fs::path> logs;
   std::error_code ec;
   for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
     const std::string name = e.path().filename().string();
-    if (e.path().extension() != ".log" || bad_logs_.contains(name)) continue;
-    std::ifstream in(e.path(), std::ios::binary);
+    if (e.path().extension() == ".log" && !bad_logs_.contains(name))
+      logs.emplace(std::strtoull(name.c_str(), nullptr, 10), e.path());
+  }
+  DocumentsOverGaps documents;
+  for (const auto& [number, path] : logs) {
+    std::ifstream in(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    const LogRecords found = log_records(bytes);
-    if (!found.stops_reader) continue;
-    note_damage("log " + name + " is damaged");
-    std::string& left = bad_logs_[name];
-    for (const std::string& record : found.records) append_log_record(left, record);
+    LogRecords found = log_records(bytes);
+    if (found.stops_reader || !follow_one_another(found.records)) {
+      const std::string name = path.filename().string();
+      note_damage("log " + name + " is damaged");
+      put_in_order(&found.records);
+      std::string& left = bad_logs_[name];
+      for (const std::string& record : found.records) append_log_record(left, record);
+    }
+    documents.add(found.records);
+    for (const std::string& record : found.records)
+      for (const std::uint64_t write : WriteLedger::numbers_in(record)) log_writes_.insert(write);
+  }
+  if (documents.missing() > 0) {
+    report_.may_lack_documents = true;
+    note_damage(std::to_string(documents.missing()) + " changes are missing in the logs");
+    unsure_ = documents.unsure();
+  } else {
+    log_writes_.clear();
   }
   return bad_logs_.empty();
+}
+
+/// Returns whether the manifest has all its edits, as far as one can see.
+bool Salvage::manifest_is_whole() {
+  const auto bytes_of = [this](const std::string& name) {
+    std::ifstream in(folder_.db() + "/" + name, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(in), {}};
+  };
+  std::string name = bytes_of("CURRENT");
+  name.resize(std::min(name.size(), name.find('\n')));
+  if (!lost_an_edit(bytes_of(name))) return true;
+  report_.may_lack_documents = true;
+  note_damage("the manifest " + name + " is damaged between whole edits");
+  return false;
 }
 
 /// Opens the old record so that all of it that is left can be read in order: as it is, then without
 /// what is missing of its log, then with a new list of its tables.
 Status Salvage::open_old() {
-  if (find_bad_logs()) {
+  const bool good_logs = find_bad_logs();
+  const std::string copy = work_ + "/copy";
+  // RocksDB would not miss tables of lost edits.
+  if (!manifest_is_whole()) {
+    QUIRE_RETURN_IF_ERROR(rebuild(copy));
+    return open(copy, /*copy=*/true, &old_);
+  }
+  if (good_logs) {
     Status status = open(folder_.db(), /*copy=*/false, &old_);
     if (status.ok()) status = read_all(old_);
     if (status.ok()) return {};
     note_damage(status.message());
   }
   if (!old_.db) {
-    const std::string copy = work_ + "/as-it-is";
-    QUIRE_RETURN_IF_ERROR(copy_record(copy));
-    if (open(copy, /*copy=*/true, &old_).ok()) {
+    const std::string as_it_is = work_ + "/as-it-is";
+    QUIRE_RETURN_IF_ERROR(copy_record(as_it_is));
+    if (open(as_it_is, /*copy=*/true, &old_).ok()) {
       report_.may_lack_documents = true;
       if (read_all(old_).ok()) return {};
     }
   } else {
     report_.may_lack_documents = true;  // tables that the manifest names cannot be read
   }
-  const std::string copy = work_ + "/copy";
   QUIRE_RETURN_IF_ERROR(rebuild(copy));
   return open(copy, /*copy=*/true, &old_);
 }
@@ -535,8 +581,13 @@ void Salvage::check_document(const DocumentManifest& head, std::vector<std::stri
     text = Status::corruption("is that of another version");
   const auto tokens_record = new_record(tokens_key);
   DocumentManifest whole = head;
-  const Status tokens = tokens_record ? record::decode_tokens(*tokens_record, &whole)
-                                      : Status::corruption("are missing");
+  Status tokens = tokens_record ? record::decode_tokens(*tokens_record, &whole)
+                                : Status::corruption("are missing");
+  if (unsure_.contains({head.ns, head.id})) {
+    tokens = Status::corruption("may be of another version");
+    // A text that has a name of its own is that of this version.
+    if (head.text_name.empty()) text = tokens;
+  }
   if (text.ok() && tokens.ok()) {
     ++report_.documents;
     return;
@@ -550,18 +601,32 @@ void Salvage::check_document(const DocumentManifest& head, std::vector<std::stri
   drop->push_back(text_key(head));
 }
 
+/// Returns the acknowledged writes that logs with gaps lack: later ones may have taken their slots.
+LostWrites Salvage::missing_in_logs(const WriteLedger& ledger) const {
+  LostWrites lost;
+  if (log_writes_.empty()) return lost;
+  for (const WriteLedger::Entry& e : ledger.entries()) {
+    if (e.number < *log_writes_.begin() || log_writes_.contains(e.number)) continue;
+    ++lost.count;
+    lost.first_ms = lost.first_ms == 0 ? e.ms : std::min(lost.first_ms, e.ms);
+    lost.last_ms = std::max(lost.last_ms, e.ms);
+  }
+  return lost;
+}
+
 /// Says how many acknowledged writes are not in the old record, which RocksDB may take for a crash.
 Status Salvage::compare_ledger() {
   if (!old_.db) return {};
   WriteLedger ledger;
   QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
-  const LostWrites lost = ledger.compare(kMeta + 1, [&](int kind, std::size_t slot) {
+  LostWrites lost = ledger.compare(kMeta + 1, [&](int kind, std::size_t slot) {
     std::string value;
     if (!old_.handles[at(kind)]) return std::uint64_t{0};
     const auto s = old_.db->Get(::rocksdb::ReadOptions(), old_.handles[at(kind)],
                                 WriteLedger::slot_key(slot), &value);
     return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
   });
+  if (const LostWrites more = missing_in_logs(ledger); more.count > lost.count) lost = more;
   if (lost.count == 0) return {};
   report_.may_lack_documents = true;
   note_damage((lost.at_least ? "at least " : "") + std::to_string(lost.count) +

@@ -64,20 +64,26 @@ std::vector<WriteLedger::Entry> WriteLedger::parse(std::string_view file) {
   return out;
 }
 
-std::uint64_t WriteLedger::last_in_log(std::string_view log, std::uint64_t last) {
-  // Numbers are not given anew, and few are under way at once.
-  constexpr std::uint64_t kFarthest = 1u << 20;
+std::vector<std::uint64_t> WriteLedger::numbers_in(std::string_view log) {
+  std::vector<std::uint64_t> out;
   // In a batch a put is: length of the key, key, length of the value, value.
   const std::string begin = {2, '\0'};
-  std::uint64_t found = last;
   for (std::size_t at = log.find(begin); at != std::string_view::npos;
        at = log.find(begin, at + 1)) {
     if (log.size() - at < 12) break;
     const std::uint64_t number = take(log.data() + at + 4, 8);
-    if (log[at + 3] == 8 && number - last <= kFarthest && number > found &&
-        number % kSlots == static_cast<unsigned char>(log[at + 2]))
-      found = number;
+    if (log[at + 3] == 8 && number % kSlots == static_cast<unsigned char>(log[at + 2]))
+      out.push_back(number);
   }
+  return out;
+}
+
+std::uint64_t WriteLedger::last_in_log(std::string_view log, std::uint64_t last) {
+  // Numbers are not given anew, and few are under way at once.
+  constexpr std::uint64_t kFarthest = 1u << 20;
+  std::uint64_t found = last;
+  for (const std::uint64_t number : numbers_in(log))
+    if (number - last <= kFarthest) found = std::max(found, number);
   return found;
 }
 

@@ -50,11 +50,16 @@ class WriteLedger {
 
   /// Reads the file, if there is one; damaged entries count for nothing. Errors: kIo.
   Status open(const std::string& path);
+  /// Returns the numbers of writes in a part of a log of RocksDB, in their order. Few of them are
+  /// not such numbers: bytes of texts may look alike.
+  static std::vector<std::uint64_t> numbers_in(std::string_view log);
   /// Returns the largest number after `last` that a log of RocksDB has anywhere, also where its
   /// records cannot be read; `last` if there is none.
   static std::uint64_t last_in_log(std::string_view log, std::uint64_t last);
   /// Returns the largest number in the families.
   static std::uint64_t last_present(int num_families, const SlotReader& read);
+  /// Returns the entries that open() read, until check() forgets them.
+  const std::vector<Entry>& entries() const { return entries_; }
   /// Compares the entries with the database.
   LostWrites compare(int num_families, const SlotReader& read);
   /// The same, then forgets the entries and goes on after the largest number that they or the

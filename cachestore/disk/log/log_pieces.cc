@@ -14,6 +14,16 @@ std::uint32_t stored_checksum(std::string_view typed) {
   return (sum >> 15 | sum << 17) + 0xa282ead8u;
 }
 
+/// Returns the beginning of the next record of a block behind `at`, or the end of the block.
+std::size_t next_beginning(std::string_view file, std::size_t at) {
+  const std::size_t block_end = std::min(file.size(), at - at % kLogBlock + kLogBlock);
+  for (++at; at < block_end; ++at) {
+    const auto piece = log_piece_at(file, at);
+    if (piece && piece->type <= LogPiece::kFirst) return at;
+  }
+  return block_end;
+}
+
 }  // namespace
 
 std::uint64_t little_endian(std::string_view bytes) {
@@ -52,7 +62,7 @@ LogRecords log_records(std::string_view file) {
         out.stops_reader |= type > LogPiece::kLast && type <= LogPiece::kLast + 4;
       }
       begun.reset();
-      at = block_end;
+      at = next_beginning(file, at);
       continue;
     }
     at += piece->bytes();
@@ -61,8 +71,10 @@ LogRecords log_records(std::string_view file) {
     if (begins) begun.emplace();
     if (!begun) continue;
     begun->append(piece->data);
-    if (ends) out.records.push_back(std::move(*begun));
-    if (ends) begun.reset();
+    if (!ends) continue;
+    out.records.push_back(std::move(*begun));
+    out.ends.push_back(at);
+    begun.reset();
   }
   return out;
 }

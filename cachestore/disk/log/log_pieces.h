@@ -32,11 +32,13 @@ std::optional<LogPiece> log_piece_at(std::string_view file, std::size_t at);
 
 struct LogRecords {
   std::vector<std::string> records;  ///< in their order
+  std::vector<std::size_t> ends;     ///< of each, in the file
   /// A header that is not whole claims to be of a recycled log. RocksDB's reader never gets past it
   /// where it is told to skip what is damaged.
   bool stops_reader = false;
 };
-/// Returns the records of a file that are whole, also those behind damaged ones.
+/// Returns the records of a file that are whole, also those behind damaged ones. RocksDB finds
+/// fewer: behind damage it goes on with the next block.
 LogRecords log_records(std::string_view file);
 /// Appends a record to a file's bytes.
 void append_log_record(std::string& file, std::string_view record);

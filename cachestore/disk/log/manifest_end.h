@@ -1,4 +1,4 @@
-/// Finds the torn end that a power failure leaves in a manifest of RocksDB.
+/// Finds the torn end that a power failure leaves in a manifest of RocksDB, and edits that it lost.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,9 @@ namespace quire {
 /// damage of another kind, which is for the repair. Formats other than that of RocksDB's log files
 /// (blocks of 32 KiB; records of checksum, length, type and data) give none.
 std::optional<std::uint64_t> torn_manifest_end(std::string_view manifest);
+
+/// Returns whether a whole record lies behind a damaged one or behind zeros. RocksDB takes zeros
+/// for the end of what was written into a block, and does not notice the edits that were in it.
+bool lost_an_edit(std::string_view manifest);
 
 }  // namespace quire

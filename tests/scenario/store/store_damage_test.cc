@@ -11,7 +11,9 @@
 #include <set>
 
 #include "cachestore/disk/backup.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/repair.h"
+#include "cachestore/disk/write_ledger.h"
 #include "cachestore/store_admin.h"
 #include "tests/support/harness/damaged_store.h"
 #include "tests/support/harness/test_store.h"
@@ -131,6 +133,104 @@ TEST_F(StoreDamage, ATornWriteThatMayHaveBeenAcknowledgedIsSaidOrRefused) {
   EXPECT_EQ(documents(**store).size(), kDocuments - 1);
   EXPECT_EQ((*store)->stats().lost.count, 1u);
   EXPECT_EQ((*store)->stats().lost.last_ms, 0) << "it may not have been acknowledged";
+}
+
+/// Puts zeros in the place of a record in the middle of a log, as a write that went astray leaves
+/// them, or without `whole` of a part of it. Returns the number of records behind it.
+std::size_t lose_a_record(const fs::path& log, std::size_t which, bool whole = true) {
+  std::ifstream in(log, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const LogRecords found = log_records(bytes);
+  const auto begin = static_cast<std::ptrdiff_t>(found.ends.at(which - 1)),
+             end = static_cast<std::ptrdiff_t>(found.ends.at(which));
+  std::fill(bytes.begin() + begin + (whole ? 0 : 20), bytes.begin() + end, '\0');
+  std::ofstream(log, std::ios::binary | std::ios::trunc) << bytes;
+  return found.records.size() - which - 1;
+}
+
+TEST_F(StoreDamage, ALogThatLacksAWriteBetweenOthersIsDamaged) {
+  // With more writes behind it than the record has slots for their numbers.
+  for (const std::uint64_t count : {kDocuments, std::uint64_t{400}}) {
+    SCOPED_TRACE(count);
+    fs::remove_all(options.path);
+    options.on_damage = OnDamage::kRefuse;
+    write_documents(/*crash=*/true, 0, count);
+    const auto logs = files(".log");
+    ASSERT_EQ(logs.size(), 1u);
+    // Of a document there are the place of its KV and the document.
+    ASSERT_GT(lose_a_record(logs.front(), 9), 10u);
+    const auto refused = open();
+    ASSERT_EQ(refused.code(), Code::kCorruption);
+    EXPECT_NE(refused.status().message().find("lacks changes between others"), std::string::npos);
+    options.on_damage = OnDamage::kSalvage;
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_GE(documents(**store).size(), kDocuments - 1) << "what is behind the gap is there";
+    EXPECT_NE((*store)->stats().salvaged.find("there may be more"), std::string::npos);
+    store->reset();
+    store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ((*store)->stats().salvaged, "");
+  }
+}
+
+TEST_F(StoreDamage, ARepairTellsHowManyWritesAGapHad) {
+  write_documents(/*crash=*/true, 0, 400);
+  const auto log = files(".log").front();
+  const LogRecords found = log_records(read(log));
+  // The first one that has a number of the ledger, behind some that have.
+  std::size_t which = 20;
+  while (WriteLedger::numbers_in(found.records.at(which)).empty()) ++which;
+  lose_a_record(log, which);
+  const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+  ASSERT_OK(report);
+  EXPECT_TRUE(report->may_lack_documents);
+  EXPECT_TRUE(std::ranges::any_of(report->damage, [](const std::string& line) {
+    return line.starts_with("1 acknowledged writes are not in the log");
+  }));
+}
+
+TEST_F(StoreDamage, AGapThatNothingAcknowledgedFollowsIsATornEnd) {
+  for (const bool whole : {true, false}) {
+    SCOPED_TRACE(whole);
+    fs::remove_all(options.path);
+    write_documents(/*crash=*/true);
+    const auto log = files(".log").front();
+    ASSERT_GT(lose_a_record(log, 13, whole), 5u);
+    const std::string before = read(log);
+    ASSERT_EQ(open().code(), Code::kCorruption) << "the ledger knows of them";
+    // A power failure takes the ledger's last entries, too.
+    write(options.path + "/LEDGER", "");
+    auto store = open();
+    ASSERT_OK(store);
+    const auto there = documents(**store);
+    EXPECT_LT(there.size(), kDocuments);
+    EXPECT_TRUE(there.contains(id_of(0)));
+    EXPECT_GT((*store)->stats().lost.count, 0u);
+    EXPECT_EQ((*store)->stats().lost.last_ms, 0) << "they may not have been acknowledged";
+    EXPECT_EQ(read(options.path + "/" + log.filename().string() + ".torn"), before);
+  }
+}
+
+TEST_F(StoreDamage, AManifestThatLacksAnEditBetweenOthersIsDamaged) {
+  write_documents(/*crash=*/false, 0, 4);
+  write_documents(/*crash=*/false, 4, 4);
+  fs::remove(options.path + "/SEAL");
+  std::string name = read(options.path + "/db/CURRENT");
+  name.pop_back();
+  const fs::path manifest = options.path + "/db/" + name;
+  std::string bytes = read(manifest);
+  const LogRecords found = log_records(bytes);
+  ASSERT_GT(found.ends.size(), 3u);
+  const std::size_t n = found.ends.size();
+  std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(found.ends[n - 3]),
+            bytes.begin() + static_cast<std::ptrdiff_t>(found.ends[n - 2]), '\0');
+  write(manifest, bytes);
+  ASSERT_EQ(open().code(), Code::kCorruption);
+  options.on_damage = OnDamage::kSalvage;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 8u) << "the tables are there";
 }
 
 TEST_F(StoreDamage, ATornEndOfTheManifestIsCut) {

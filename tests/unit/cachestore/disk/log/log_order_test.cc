@@ -97,9 +97,10 @@ TEST(LogPieces, WhatIsWholeIsReadAndWrittenAgain) {
   EXPECT_TRUE(log_records(file.bytes + std::string(70'000, '\0')).records == records);
   EXPECT_FALSE(log_records(file.bytes + std::string(70'000, '\0')).stops_reader);
   std::string damaged = file.bytes;
-  damaged[7 + 7 + 1] ^= 1;  // of the second record: what follows in its block is lost, too
+  damaged[7 + 7 + 1] ^= 1;  // of the second record
   const auto found = log_records(damaged);
-  EXPECT_EQ(found.records, (std::vector<std::string>{"", "two", "three"}));
+  EXPECT_EQ(found.records, (std::vector<std::string>{"", records[2], "two", "three"}));
+  EXPECT_EQ(found.ends, (std::vector<std::size_t>{7, file.ends[2], file.ends[3], file.ends[4]}));
   EXPECT_FALSE(found.stops_reader);
   damaged[7 + 6] = 6;
   EXPECT_TRUE(log_records(damaged).stops_reader);

@@ -62,6 +62,24 @@ TEST(ManifestEnd, DamageBeforeAWholeRecordIsNotATornEnd) {
   }
 }
 
+TEST(ManifestEnd, AnEditBehindZerosOrDamageMeansThatOneIsLost) {
+  const test::LogFile log = three_records();
+  EXPECT_FALSE(lost_an_edit(log.bytes));
+  EXPECT_FALSE(lost_an_edit(log.bytes.substr(0, log.bytes.size() - 1)));
+  EXPECT_FALSE(lost_an_edit(log.bytes + std::string(1000, '\0')));
+  EXPECT_FALSE(lost_an_edit(""));
+  test::LogFile more = log;
+  more.bytes.append(100, '\0');  // an edit that never reached the disk
+  const std::size_t zeros = more.bytes.size();
+  EXPECT_FALSE(lost_an_edit(more.bytes));
+  more.add("a later one");
+  EXPECT_GT(more.bytes.size(), zeros);
+  EXPECT_TRUE(lost_an_edit(more.bytes));
+  std::string damaged = log.bytes;
+  damaged[log.ends[1] - 1] ^= 1;
+  EXPECT_TRUE(lost_an_edit(damaged));
+}
+
 TEST(ManifestEnd, WithoutOneWholeRecordThereIsNothingToCutTo) {
   const test::LogFile log = three_records();
   EXPECT_EQ(torn_manifest_end(log.bytes.substr(0, log.ends[0] - 1)), std::nullopt);

@@ -1,0 +1,63 @@
+#include "cachestore/disk/log/log_gaps.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "cachestore/disk/log/log_pieces.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A batch begins with the number of its first change (8) and how many they are (4).
+constexpr std::size_t kBatchHeader = 12;
+/// RocksDB gives no change a number from here on.
+constexpr std::uint64_t kNoChange = std::uint64_t{1} << 56;
+
+}  // namespace
+
+std::optional<BatchNumbers> BatchNumbers::of(std::string_view record) {
+  if (record.size() < kBatchHeader) return std::nullopt;
+  const BatchNumbers out{little_endian(record.substr(0, 8)),
+                         static_cast<std::uint32_t>(little_endian(record.substr(8, 4)))};
+  return out.first < kNoChange ? std::optional(out) : std::nullopt;
+}
+
+std::optional<LogGap> find_log_gap(const std::string& folder, std::uint64_t first_log) {
+  std::map<std::uint64_t, fs::path> logs;
+  std::error_code ec;
+  for (const auto& e : fs::directory_iterator(folder, ec)) {
+    if (e.path().extension() != ".log") continue;
+    const auto number = std::strtoull(e.path().stem().string().c_str(), nullptr, 10);
+    if (number >= first_log) logs.emplace(number, e.path());
+  }
+  std::optional<LogGap> gap;
+  std::optional<std::uint64_t> expected;
+  for (const auto& [number, path] : logs) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    LogRecords found = log_records(bytes);
+    for (std::size_t i = 0; i < found.records.size(); ++i) {
+      const auto batch = BatchNumbers::of(found.records[i]);
+      if (!gap && (!batch || (expected && batch->first != *expected)))
+        gap = LogGap{.log = path.filename().string(),
+                     .whole = i == 0 ? 0 : found.ends[i - 1],
+                     .expected = expected.value_or(0),
+                     .found = batch ? batch->first : 0,
+                     .behind = {}};
+      if (gap)
+        gap->behind.push_back(std::move(found.records[i]));
+      else
+        expected = batch->next();
+    }
+  }
+  return gap;
+}
+
+}  // namespace quire

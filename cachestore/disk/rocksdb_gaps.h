@@ -1,0 +1,60 @@
+/// What gaps in the logs of a record (log/log_gaps.h) mean for its documents. Only
+/// cachestore/disk/rocksdb_*.cc include it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cachestore/format/document.h"
+
+namespace quire::rocksdb_internal {
+
+/// Returns whether each of a log's records is the batch of changes that follows the one before.
+bool follow_one_another(const std::vector<std::string>& records);
+/// Brings the batches of a log into their order, and removes what is no batch or there twice: one
+/// that went astray may lie elsewhere in the log.
+void put_in_order(std::vector<std::string>* records);
+
+/// Receives the number of a family, a key and its value; none: it is deleted.
+using ChangeFn = std::function<void(std::uint32_t family, std::string_view key,
+                                    std::optional<std::string_view> value)>;
+/// Calls `fn` with each change of a batch, as far as that can be read.
+void for_each_change(const std::string& record, const ChangeFn& fn);
+
+/// Finds documents whose head may be of another version than their tokens and text: it was written
+/// alone behind a gap, in which the others may be lost.
+class DocumentsOverGaps {
+ public:
+  /// Adds the batches of the next log, in their order.
+  void add(const std::vector<std::string>& records);
+  /// Returns how many changes were missing between those added.
+  std::uint64_t missing() const { return missing_; }
+  /// Returns namespaces and ids.
+  std::set<std::pair<std::string, std::string>> unsure() const;
+
+ private:
+  struct Known {
+    DocumentManifest head;
+    bool before_gap = false;  ///< a gap came behind it
+    bool unsure = false;
+  };
+  using Name = std::pair<std::string, std::string>;
+
+  void read(std::string_view key, std::optional<std::string_view> value);
+
+  std::optional<std::uint64_t> expected_;  // number of the next change
+  std::uint64_t missing_ = 0;
+  std::map<Name, Known> known_;
+  // Of the batch that is being read.
+  std::map<Name, std::optional<DocumentManifest>> heads_;  // none: deleted
+  std::set<std::string> tokens_;                           // keys
+};
+
+}  // namespace quire::rocksdb_internal
