@@ -653,6 +653,10 @@ Status Salvage::check_documents() {
     check_document(*head, &drop);
   }
   QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read the new record"));
+  // Tables that are read one by one do not tell what was deleted. A text that a document has does
+  // not wait: it would be dropped with the job that it waited for.
+  for (const std::string& name : named_texts)
+    if (new_record(named_key(kWaitingKind, name))) drop.push_back(named_key(kWaitingKind, name));
   // Texts without a head: under a document's own name, then under names of jobs.
   for (const char kind : {kTextKind, kNamedTextKind}) {
     for (it->Seek(std::string(1, kind)); it->Valid() && it->key()[0] == kind; it->Next()) {
@@ -776,7 +780,8 @@ std::string summary(const RepairReport& r) {
          " contexts are whole; of " + std::to_string(r.texts.size()) +
          " documents only the text could be read; " + std::to_string(r.lost.size()) +
          " documents are lost" +
-         (r.may_lack_documents ? ", and there may be more of which not even the id is left" : "");
+         (r.may_lack_documents ? ", and there may be more of which not even the id is left" : "") +
+         (r.may_be_older ? "; some may be back that were deleted, or in an older version" : "");
 }
 
 }  // namespace quire

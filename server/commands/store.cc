@@ -130,8 +130,6 @@ int repair(const std::string& path, const std::string& copy, bool apply, bool dr
   for (const auto& d : report->lost)
     std::printf("lost: %s %s: %s\n", d.ns.c_str(), d.id.c_str(), d.reason.c_str());
   std::printf("%s\n", summary(*report).c_str());
-  if (report->may_be_older)
-    std::printf("some documents may be back that were deleted, or in an older version\n");
   if (!apply) {
     std::printf("nothing was changed; --apply does it\n");
   } else {

@@ -10,10 +10,13 @@
 #include <functional>
 #include <set>
 
+#include "base/index.h"
 #include "cachestore/disk/backup.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/write_ledger.h"
+#include "cachestore/format/catalog_keys.h"
+#include "cachestore/format/record.h"
 #include "cachestore/store_admin.h"
 #include "tests/support/harness/damaged_store.h"
 #include "tests/support/harness/test_store.h"
@@ -403,6 +406,47 @@ TEST_F(StoreDamage, ARepairOfAWholeStoreKeepsEverything) {
   const auto verified = (*store)->verify();
   ASSERT_OK(verified);
   EXPECT_EQ(verified->bad_documents, 0u) << verified->problems.front();
+}
+
+TEST_F(StoreDamage, ATextThatADocumentHasDoesNotWaitAfterARepair) {
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    const NamedText text{"job/0", "a text"};
+    ASSERT_OK((*store)->put_job_and_texts("job", "input", {&text, 1}));
+    DocumentManifest m = test::manifest_of("a", {1});
+    m.chunks[0].key = {};
+    m.chunks[0].byte_end = 5;
+    CommitOptions commit;
+    commit.waiting_text = text.name;
+    ASSERT_OK((*store)->commit_document(m, std::nullopt, {}, commit));
+  }
+  {
+    // As from a table that is read without a newer one, which says that this was deleted.
+    namespace rocksdb = ::rocksdb;
+    const std::string folder_of_record = options.path + "/db";
+    std::vector<std::string> names;
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies({}, folder_of_record, &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const auto& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open({}, folder_of_record, families, &handles, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    const auto at = to_size(std::ranges::find(names, "catalog") - names.begin());
+    EXPECT_TRUE(
+        db->Put({}, handles[at], named_key(kWaitingKind, "job/0"), record::encode_opaque("6"))
+            .ok());
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+    ASSERT_TRUE(db->Close().ok());
+  }
+  ASSERT_EQ(open().code(), Code::kCorruption) << "it is not what was sealed";
+  options.on_damage = OnDamage::kSalvage;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_TRUE((*store)->list_waiting_texts()->empty())
+      << "the job is gone, and would take it along";
+  EXPECT_EQ((*store)->get_text("default", "a").value_or("none"), "a text");
 }
 
 TEST_F(StoreDamage, ALostManifestLosesNoDocument) {
