@@ -370,7 +370,11 @@ Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id
   while (bytes.code() == Code::kNotFound) {
     // Deleted or replaced in between; the text of another version lies elsewhere.
     QUIRE_ASSIGN_OR_RETURN(DocumentManifest now, get_document_head(ns, id));
-    if (is_same_version(now, m)) return no_document(ns, id);
+    if (is_same_version(now, m)) {
+      if (m.status != DocumentStatus::kReady) return no_document(ns, id);
+      ++integrity_failures_;
+      return Status::corruption("document '" + std::string(id) + "': its text is missing");
+    }
     m = std::move(now);
     bytes = disk_->get(Family::kCatalog, text_key(m));
   }

@@ -83,6 +83,20 @@ TEST_F(StoreTexts, ACommitTakesTheTextWithoutWritingItAgain) {
   EXPECT_EQ(copies_of("first text"), 0);
 }
 
+TEST_F(StoreTexts, ADocumentWhoseTextIsGoneIsDamaged) {
+  wait("job/0", "first text");
+  ASSERT_OK(take("a", "job/0"));
+  {
+    std::lock_guard lock(disk_->mu);
+    std::erase_if(disk_->records, [](const auto& record) {
+      return record.second.find("first text") != std::string::npos;
+    });
+  }
+  EXPECT_EQ(store_->get_text("default", "a").code(), Code::kCorruption);
+  EXPECT_EQ(store_->get_text("default", "b").code(), Code::kNotFound);
+  EXPECT_EQ(store_->verify()->bad_documents, 1u);
+}
+
 TEST_F(StoreTexts, TheTextOfAnEarlierVersionGoesWithIt) {
   wait("job/0", "first text");
   ASSERT_OK(take("a", "job/0"));
