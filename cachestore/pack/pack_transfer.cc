@@ -65,6 +65,11 @@ bool read_document(AdminStore& store, const std::string& ns, const std::string& 
   return false;
 }
 
+/// Damage of the store's record is none of the pack.
+Status of_store(const Status& s) {
+  return s.code() == Code::kCorruption ? Status::io(s.message()) : s;
+}
+
 /// Imports one document into the store.
 class Importer {
  public:
@@ -134,16 +139,15 @@ class Importer {
     if (there.ok() && there->content_hash == manifest_.content_hash &&
         there->title == manifest_.title && there->metadata_json == manifest_.metadata_json &&
         there->fingerprint == manifest_.fingerprint && there->status == DocumentStatus::kReady) {
-      QUIRE_RETURN_IF_ERROR(store_.commit_segments(handles).status());
+      QUIRE_RETURN_IF_ERROR(of_store(store_.commit_segments(handles).status()));
       ++report_.skipped;
       report_.blocks += blocks;
       return {};
     }
     const auto stored = store_.commit_document(std::move(manifest_), text_, handles);
-    if (!stored.ok()) {
-      if (stored.code() == Code::kIo || stored.code() == Code::kFailedPrecondition)
-        return stored.status();
-      report_.rejected.push_back({pack_id_, stored.status().message()});
+    if (const Status s = of_store(stored.status()); !s.ok()) {
+      if (s.code() == Code::kIo || s.code() == Code::kFailedPrecondition) return s;
+      report_.rejected.push_back({pack_id_, s.message()});
       return {};
     }
     ++report_.documents;

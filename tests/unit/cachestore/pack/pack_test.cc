@@ -230,6 +230,32 @@ TEST_F(PackTransferTest, WhatIsThereIsSkippedButItsLostKvComesBack) {
   EXPECT_TRUE(store->peek_segment(test::key_of(1)));
 }
 
+TEST_F(PackTransferTest, DamageOfTheStoreIsNotBlamedOnThePack) {
+  auto from = make_store();
+  ASSERT_OK(test::put_document(*from, "a", {1}));
+  const std::string pack = pack_of(*from, {"a"});
+  const auto disk = std::make_shared<test::MemoryDisk>();
+  disk->failure = Status::corruption("a table is damaged");
+  auto to = open_store_on({}, std::make_unique<test::MemoryTier>(disk));
+  ASSERT_OK(to);
+  disk->fail_on = true;
+  disk->fail_at = disk->calls.load();
+  EXPECT_EQ(import(**to, pack, options()).code(), Code::kIo);
+  disk->fail_at = -1;
+  ASSERT_OK(import(**to, pack, options()));
+  // What is there is skipped, but its KV is written again.
+  ASSERT_OK((*to)->evict({}));
+  disk->failure = Status::corruption("the record is damaged");
+  PackReader reader(source_of(pack));
+  ImportOptions o = options();
+  // Asked before the KV's record is written.
+  o.check_id = [&](std::string_view) {
+    disk->fail_at = disk->calls.load() + 1;  // behind the look at the document
+    return Status();
+  };
+  EXPECT_EQ(import_pack(**to, reader, o).code(), Code::kIo);
+}
+
 TEST_F(PackTransferTest, KvOfAnotherModelStaysBehind) {
   auto from = make_store(), to = make_store();
   ASSERT_OK(test::put_document(*from, "a", {1}));
