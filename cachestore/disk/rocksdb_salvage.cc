@@ -124,6 +124,7 @@ class Salvage {
   Status take_copy(RecordDatabase& copy);
   void copy_family(Database& from, Kind family);
   void copy_tables(const std::string& folder);
+  void make_changes_again();
   void take(Kind family, std::string_view key, std::string_view value, bool only_if_missing);
   Status flush_batch();
   Status compare_ledger();
@@ -155,7 +156,9 @@ class Salvage {
   Status write_error_;
   RepairReport report_;
   std::map<std::string, std::string> bad_logs_;  ///< what is left of each; empty: nothing
-  std::set<std::uint64_t> log_writes_;           ///< numbers of the writes in logs with gaps
+  std::map<std::uint32_t, Kind> families_;       ///< by their numbers in tables and logs
+  std::vector<std::string> batches_;    ///< of all logs that are what their names say, in order
+  std::set<std::uint64_t> log_writes_;  ///< numbers of the writes in logs with gaps
   /// Documents whose head may be of another version than their tokens, because of such a gap.
   std::set<std::pair<std::string, std::string>> unsure_;
   std::set<std::pair<std::string, std::string>> seen_;  ///< every document with any record
@@ -327,8 +330,10 @@ bool Salvage::find_bad_logs() {
       for (const std::string& record : found.records) append_log_record(left, record);
     }
     documents.add(found.records);
-    for (const std::string& record : found.records)
+    for (std::string& record : found.records) {
       for (const std::uint64_t write : WriteLedger::numbers_in(record)) log_writes_.insert(write);
+      batches_.push_back(std::move(record));
+    }
   }
   if (documents.missing() > 0) {
     report_.may_lack_documents = true;
@@ -515,7 +520,7 @@ void Salvage::copy_family(Database& from, Kind family) {
   note_damage("family " + std::string(kNames[family]) + ": " + status.ToString());
 }
 
-/// Reads the tables that RocksDB's repair gave up, one by one.
+/// Reads the tables of a folder that RocksDB's repair gave up, one by one.
 void Salvage::copy_tables(const std::string& folder) {
   std::error_code none;
   std::vector<std::string> files;
@@ -538,13 +543,37 @@ void Salvage::copy_tables(const std::string& folder) {
       note_damage("table " + name + " does not say what it holds");
       continue;
     }
+    const auto kind = static_cast<Kind>(family - kNames.begin());
+    families_.insert_or_assign(static_cast<std::uint32_t>(properties->column_family_id), kind);
+    if (is_another_table(file)) continue;  // that one is read as well
     const std::unique_ptr<::rocksdb::Iterator> it(reader.NewIterator(::rocksdb::ReadOptions()));
     const auto status = read_around(*it, [&](std::string_view key, std::string_view value) {
-      take(static_cast<Kind>(family - kNames.begin()), key, value, /*only_if_missing=*/true);
+      take(kind, key, value, /*only_if_missing=*/true);
     });
     if (!status.ok()) report_.may_lack_documents = true;
     note_damage("table " + name + ": " +
                 (status.ok() ? "left out by the repair" : status.ToString()));
+  }
+}
+
+/// Makes the changes of the logs again over what single tables have: they are newer, and tell what
+/// was deleted.
+void Salvage::make_changes_again() {
+  for (std::size_t f = 0; f < kKinds; ++f) {
+    const bool known = std::ranges::any_of(families_, [&](const auto& e) { return e.second == f; });
+    if (!known) families_.emplace(new_.handles[f]->GetID(), static_cast<Kind>(f));
+  }
+  for (const std::string& batch : batches_) {
+    for_each_change(batch, [this](std::uint32_t family, std::string_view key,
+                                  std::optional<std::string_view> value) {
+      const auto kind = families_.find(family);
+      if (kind == families_.end()) return;
+      if (value) return take(kind->second, key, *value, /*only_if_missing=*/false);
+      if (kind->second == kCatalog && key.starts_with(kHeadKind)) {
+        if (const auto document = document_of(key)) seen_.erase(*document);
+      }
+      (void)batch_.Delete(new_.handles[kind->second], Slice(key.data(), key.size()));
+    });
   }
 }
 
@@ -750,10 +779,13 @@ Result<RepairReport> Salvage::run() {
     report_.may_lack_documents = !copy_is_sure_;
   } else {
     QUIRE_RETURN_IF_ERROR(compare_ledger());
-    if (old_.db)
+    if (old_.db) {
       for (std::size_t f = 0; f < kKinds; ++f) copy_family(old_, static_cast<Kind>(f));
-    copy_tables(work_ + "/copy/lost");
-    if (!old_.db) copy_tables(work_ + "/copy");
+      copy_tables(work_ + "/copy/lost");
+    } else {
+      copy_tables(folder_.db());
+      make_changes_again();
+    }
   }
   QUIRE_RETURN_IF_ERROR(write_error_);
   QUIRE_RETURN_IF_ERROR(flush_batch());
