@@ -56,8 +56,8 @@ WRITERS = 4
 LOGS = ("load", "check", "repair", "after", "expected")
 # Of which files writes go astray, and which write is the last one that may be the first of these.
 ASTRAY = (
-    (".log", 30), (".log", 300), (".log", 1500), ("MANIFEST", 12), (".sst", 20), ("LEDGER", 300),
-    ("/extents/", 200), ("/prompts/", 10), ("dbtmp", 2), ("SEAL", 1), ("", 2000),
+    (".log", 30), (".log", 150), (".log", 500), ("MANIFEST", 12), (".sst", 12), ("LEDGER", 150),
+    ("/extents/", 100), ("/prompts/", 3), ("dbtmp", 2), ("SEAL", 1), ("", 800),
 )  # fmt: skip
 NUMBER = re.compile(r"^(\d+) acknowledged writes")
 OLD_LOGS = 2  # rounds before the last one whose logs are kept
@@ -123,6 +123,9 @@ class Rounds:
             watched |= self.failures(rng)
         if self.options.die == "misdirect":
             watched |= self.misdirections(rng)
+            if rng.random() < 0.3:
+                flags += ("--disk.record_copies=2",)
+                self.counts["rounds with a second copy"] += 1
         self.age_logs()
         self.load(work, flags, watched, rng, stop)
         with open(self.path("expected.log"), "w", encoding="utf-8") as file:
@@ -352,6 +355,8 @@ class Rounds:
             flags += ("--disk.on_damage=salvage",)
         else:
             command = [self.options.binary, "store", "repair", "--apply", "--path", store]
+            if "--disk.record_copies=2" in flags:
+                command += ["--copy", store + "-copy"]
             with open(self.path("repair.log"), "wb") as out:
                 code = subprocess.run(
                     command, stdout=out, stderr=out, timeout=60, check=False
@@ -386,7 +391,8 @@ class Rounds:
             disk_image.remove_folder(kept)  # as an operator does who has read the report
         if unreadable:
             self.begin_anew()
-            disk_image.remove_folder(store)
+            for name in os.listdir(image):  # a second copy, too
+                disk_image.remove_folder(os.path.join(image, name))
 
     def losses(self, store, client, rng):
         """Returns the documents that cannot be read. Raises Failed for what is wrong, or lost
