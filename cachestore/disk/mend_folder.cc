@@ -4,11 +4,11 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <vector>
 
 #include "base/log.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/store_folder.h"
 
@@ -107,10 +107,10 @@ Status mend_manifest(const std::string& root) {
   name.resize(std::min(name.size(), name.find('\n')));
   const std::string path = root + "/db/" + name;
   if (!name.starts_with("MANIFEST-") || !fs::is_regular_file(path, ec)) return {};
-  std::ifstream in(path, std::ios::binary);
-  const std::string manifest{std::istreambuf_iterator<char>(in), {}};
+  bool failed = false;
+  const std::string manifest = file_bytes(path, &failed);
   const auto whole = torn_manifest_end(manifest);
-  if (!whole) return {};
+  if (!whole || failed) return {};
   const std::string kept = root + "/" + name + ".torn";
   QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));
   QUIRE_RETURN_IF_ERROR(shorten_file(path, *whole));

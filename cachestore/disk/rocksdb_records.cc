@@ -8,14 +8,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "cachestore/disk/log/log_order.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_layout1.h"
@@ -94,11 +93,6 @@ std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* hand
   std::string value;
   const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
   return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
-}
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::uint64_t log_number(const std::filesystem::path& log) {
@@ -228,9 +222,9 @@ Status RecordDatabase::open_database(bool read_only) {
                       "' has the content of another one",
                   "disk.path");
   if (there) {
-    std::string manifest = bytes_of(folder_.db() + "/CURRENT");
+    std::string manifest = file_bytes(folder_.db() + "/CURRENT");
     manifest.resize(std::min(manifest.size(), manifest.find('\n')));
-    if (lost_an_edit(bytes_of(folder_.db() + "/" + manifest)))
+    if (lost_an_edit(file_bytes(folder_.db() + "/" + manifest)))
       return Status(Code::kCorruption,
                     "the manifest " + manifest + " of the record in '" + folder_.db() +
                         "' is damaged between whole edits",
@@ -303,7 +297,7 @@ bool RecordDatabase::only_the_end_is_torn(
   std::error_code ec;
   for (const auto& e : std::filesystem::directory_iterator(folder_.db(), ec)) {
     if (e.path().extension() == ".log")
-      seen = std::max(seen, WriteLedger::last_in_log(bytes_of(e.path().string()), last));
+      seen = std::max(seen, WriteLedger::last_in_log(file_bytes(e.path().string()), last));
   }
   torn_writes_ = seen - last;
   log_warning("the end of the log is torn and left out, as after a power failure",
@@ -372,7 +366,9 @@ Status RecordDatabase::cut_at(const LogGap& gap) const {
     fs::rename(path, folder_.root() + "/" + path.filename().string() + ".torn", ec);
     if (ec) return Status::io("cannot move '" + path.string() + "': " + ec.message());
   }
-  const std::string path = folder_.db() + "/" + gap.log, bytes = bytes_of(path);
+  bool failed = false;
+  const std::string path = folder_.db() + "/" + gap.log, bytes = file_bytes(path, &failed);
+  if (failed) return Status::io("cannot read '" + path + "'");
   QUIRE_RETURN_IF_ERROR(write_private_file(folder_.root() + "/" + gap.log + ".torn", bytes));
   return shorten_file(path, gap.whole);
 }

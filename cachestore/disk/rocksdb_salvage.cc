@@ -10,7 +10,6 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -319,9 +318,7 @@ bool Salvage::find_bad_logs() {
   }
   DocumentsOverGaps documents;
   for (const auto& [number, path] : logs) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    LogRecords found = log_records(bytes);
+    LogRecords found = log_records(file_bytes(path.string()));
     if (found.stops_reader || !follow_one_another(found.records)) {
       const std::string name = path.filename().string();
       note_damage("log " + name + " is damaged");
@@ -347,13 +344,9 @@ bool Salvage::find_bad_logs() {
 
 /// Returns whether the manifest has all its edits, as far as one can see.
 bool Salvage::manifest_is_whole() {
-  const auto bytes_of = [this](const std::string& name) {
-    std::ifstream in(folder_.db() + "/" + name, std::ios::binary);
-    return std::string{std::istreambuf_iterator<char>(in), {}};
-  };
-  std::string name = bytes_of("CURRENT");
+  std::string name = file_bytes(folder_.db() + "/CURRENT");
   name.resize(std::min(name.size(), name.find('\n')));
-  if (!lost_an_edit(bytes_of(name))) return true;
+  if (!lost_an_edit(file_bytes(folder_.db() + "/" + name))) return true;
   report_.may_lack_documents = true;
   note_damage("the manifest " + name + " is damaged between whole edits");
   return false;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -40,9 +38,9 @@ std::optional<LogGap> find_log_gap(const std::string& folder, std::uint64_t firs
   std::optional<LogGap> gap;
   std::optional<std::uint64_t> expected;
   for (const auto& [number, path] : logs) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    LogRecords found = log_records(bytes);
+    bool failed = false;
+    LogRecords found = log_records(file_bytes(path.string(), &failed));
+    if (failed) return std::nullopt;  // the database will say so
     for (std::size_t i = 0; i < found.records.size(); ++i) {
       const auto batch = BatchNumbers::of(found.records[i]);
       if (!gap && (!batch || (expected && batch->first != *expected)))

@@ -1,7 +1,9 @@
 #include "cachestore/disk/log/log_pieces.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/crc.hpp>
+#include <fstream>
 
 namespace quire {
 namespace {
@@ -25,6 +27,17 @@ std::size_t next_beginning(std::string_view file, std::size_t at) {
 }
 
 }  // namespace
+
+std::string file_bytes(const std::string& path, bool* failed) {
+  // Iterators over a stream throw where a disk fails.
+  std::ifstream in(path, std::ios::binary);
+  std::string out;
+  std::array<char, 1 << 16> piece;
+  while (in.read(piece.data(), piece.size()) || in.gcount() > 0)
+    out.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+  if (failed != nullptr) *failed = in.bad();
+  return out;
+}
 
 std::uint64_t little_endian(std::string_view bytes) {
   std::uint64_t v = 0;

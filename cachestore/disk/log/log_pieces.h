@@ -24,6 +24,10 @@ struct LogPiece {
   std::size_t bytes() const { return kLogHeader + data.size(); }
 };
 
+/// Returns the bytes of a file up to where it cannot be read; none where there is no file.
+/// `failed`, if not null, says whether the disk kept some of them back.
+std::string file_bytes(const std::string& path, bool* failed = nullptr);
+
 /// Returns the number that these bytes are, the lowest one first; at most eight.
 std::uint64_t little_endian(std::string_view bytes);
 

@@ -108,6 +108,19 @@ TEST(LogPieces, WhatIsWholeIsReadAndWrittenAgain) {
   EXPECT_TRUE(log_records(std::string(10, '\6')).records.empty());
 }
 
+TEST_F(LogOrder, FilesAreReadAsFarAsThatGoes) {
+  const std::string bytes(200'000, 'x');
+  put("a file", bytes);
+  put("an empty one", "");
+  EXPECT_TRUE(file_bytes(folder.path() + "/a file") == bytes);
+  EXPECT_EQ(file_bytes(folder.path() + "/an empty one"), "");
+  bool failed = true;
+  EXPECT_EQ(file_bytes(folder.path() + "/none", &failed), "");
+  EXPECT_FALSE(failed);
+  EXPECT_EQ(file_bytes(folder.path() + "/", &failed), "") << "a folder";
+  EXPECT_TRUE(failed);
+}
+
 TEST_F(LogOrder, ADamagedBeginningIsPassedOver) {
   test::LogFile damaged;
   damaged.add(batch(5, std::string(40'000, 'x')));  // ends in the second block
