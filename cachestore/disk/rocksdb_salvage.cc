@@ -768,6 +768,7 @@ Result<RepairReport> Salvage::run() {
   if (const auto copy = open_copy(); copy != nullptr) {
     QUIRE_RETURN_IF_ERROR(take_copy(*copy));
     if (old_.db) copy_family(old_, kPlaces);
+    unsure_.clear();  // the copy has no gap
     report_.may_be_older = false;
     report_.may_lack_documents = !copy_is_sure_;
   } else {
