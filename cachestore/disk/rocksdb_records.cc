@@ -311,6 +311,8 @@ bool RecordDatabase::only_the_end_is_torn(
 Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
                                   const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
   auto gap = find_log_gap(folder_.db());
+  // The process that writes may have begun another log meanwhile.
+  if (gap && options_.read_only) gap = find_log_gap(folder_.db());
   if (!gap) return {};
   // Other damage of the log than zeros ends it.
   options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
