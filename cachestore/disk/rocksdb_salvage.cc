@@ -113,7 +113,8 @@ class Salvage {
   bool find_bad_logs();
   bool manifest_is_whole();
   Status open_old();
-  Status open(const std::string& path, bool copy, Database* out);
+  std::uint64_t first_log() const;
+  Status open(const std::string& path, bool copy, Database* out) const;
   Status copy_record(const std::string& to);
   bool is_another_table(const fs::path& file);
   Status rebuild(const std::string& copy);
@@ -166,7 +167,7 @@ class Salvage {
 
 /// Opens a record: the old one for reading only, or a copy, which may change. Of a copy the log may
 /// lack what the manifest knows to be in it; RocksDB cannot forget that without writing a manifest.
-Status Salvage::open(const std::string& path, bool copy, Database* out) {
+Status Salvage::open(const std::string& path, bool copy, Database* out) const {
   ::rocksdb::DBOptions o = db_options(tier_options_);
   o.create_if_missing = o.create_missing_column_families = false;
   o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
@@ -301,6 +302,28 @@ Status Salvage::rebuild(const std::string& copy) {
                    "rebuild the list of tables");
 }
 
+/// Returns the number of the first log whose changes are not all in tables, as the manifest has it;
+/// 0: it is not known.
+std::uint64_t Salvage::first_log() const {
+  const std::string folder = work_ + "/without-logs";
+  std::error_code ec;
+  fs::create_directories(folder, ec);
+  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
+    const fs::path target = fs::path(folder) / e.path().filename();
+    std::error_code failed;
+    if (e.path().extension() == ".sst") fs::create_hard_link(e.path(), target, failed);
+    if (failed || e.path().filename() == "CURRENT" ||
+        e.path().filename().string().starts_with("MANIFEST-"))
+      fs::copy_file(e.path(), target, failed);
+  }
+  std::uint64_t number = 0;
+  Database look;
+  if (!open(folder, /*copy=*/true, &look).ok() ||
+      !look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &number))
+    return 0;
+  return number;
+}
+
 /// Finds the logs that RocksDB cannot read without harm: it would end the process, never end, or
 /// leave out what follows a gap. Returns whether there is none.
 bool Salvage::find_bad_logs() {
@@ -317,9 +340,12 @@ bool Salvage::find_bad_logs() {
       logs.emplace(std::strtoull(name.c_str(), nullptr, 10), e.path());
   }
   DocumentsOverGaps documents;
+  std::optional<std::uint64_t> first;
   for (const auto& [number, path] : logs) {
     LogRecords found = log_records(file_bytes(path.string()));
     if (found.stops_reader || !follow_one_another(found.records)) {
+      if (!first) first = first_log();
+      if (number < *first) continue;
       const std::string name = path.filename().string();
       note_damage("log " + name + " is damaged");
       put_in_order(&found.records);
