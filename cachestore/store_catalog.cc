@@ -206,6 +206,7 @@ Status StoreImpl::share_uses() {
     const auto ttl_ms = static_cast<std::int64_t>(*head->ttl_seconds) * 1000;
     if (!copy.ok() || head->last_used_ms - copy->used_ms < ttl_ms / kUseParts) continue;
     const DocumentLock lock(*this, ns, id);
+    if (!check_settled(catalog_key(kHeadKind, ns, id)).ok()) continue;
     const Status shared = in_turn(ns, id, [&](bool* late) -> Status {
       TakenUse use(*this, catalog_key(kHeadKind, ns, id));
       auto old = read_stored_head(ns, id);

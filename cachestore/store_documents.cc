@@ -133,9 +133,11 @@ void StoreImpl::settle_all() {
     const std::lock_guard lock(mu_);
     for (const auto& [key, doubt] : doubts_) keys.push_back(key);
   }
+  if (keys.empty() || !disk_->recover().ok()) return;
   for (const std::string& key : keys) {
     const auto split = key.find('\0');
     const DocumentLock settles(*this, key.substr(1, split - 1), key.substr(split + 1));
+    if (!check_settled(key).ok()) return;
   }
 }
 
@@ -223,6 +225,7 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
                                                    std::optional<std::string_view> text,
                                                    const CommitOptions& options, bool* late) {
   const std::string key = catalog_key(kHeadKind, m.ns, m.id);
+  QUIRE_RETURN_IF_ERROR(check_settled(key));  // before other replicas learn of it
   TakenUse use(*this, key);
   auto old = read_stored_head(m.ns, m.id);
   if (old.ok()) use.add_to(&*old);
@@ -422,6 +425,7 @@ Result<DocumentManifest> StoreImpl::update_document(
 Result<DocumentManifest> StoreImpl::update_version(
     std::string_view ns, std::string_view id, const std::function<Status(DocumentManifest&)>& edit,
     const CommitOptions& options, bool* late) {
+  QUIRE_RETURN_IF_ERROR(check_settled(catalog_key(kHeadKind, ns, id)));
   TakenUse use(*this, catalog_key(kHeadKind, ns, id));
   QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   QUIRE_ASSIGN_OR_RETURN(DocumentManifest old, read_stored_head(ns, id));
@@ -492,6 +496,7 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
 Status StoreImpl::remove_version(std::string_view ns, std::string_view id,
                                  std::optional<std::int64_t> if_expired_at,
                                  const CommitOptions& options, bool* late) {
+  QUIRE_RETURN_IF_ERROR(check_settled(catalog_key(kHeadKind, ns, id)));
   if (!if_expired_at) QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   const auto old = read_head(ns, id);
   // A damaged document can still be deleted

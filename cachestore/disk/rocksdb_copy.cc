@@ -216,7 +216,7 @@ Status RecordCopy::open(RecordDatabase& records, const StoreFolder& folder) {
 }
 
 Status RecordCopy::leave(RecordDatabase& records, const StoreFolder& folder) {
-  if (!folder.wants_copy()) return {};
+  if (!folder.wants_copy() && records.lost_writes().count == 0) return {};
   QUIRE_ASSIGN_OR_RETURN(const auto mark, CopyMark::of(records));
   if (mark) QUIRE_RETURN_IF_ERROR(say_behind(records, *mark));
   folder.forget_wants_copy();

@@ -344,17 +344,28 @@ Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
                       " should be",
                   "disk.path");
   if (options_.read_only) return {};
-  QUIRE_RETURN_IF_ERROR(cut_at(*gap));
+  std::vector<std::string> moved;
+  QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
   const Onlooker look(options, folder_.db(), families);
-  const std::uint64_t last = look.db ? WriteLedger::last_present(kNumFamilies, look.slots()) : 0;
-  if (!behind.empty() && *behind.rbegin() > last) torn_writes_ = *behind.rbegin() - last;
+  if (!look.db) {
+    QUIRE_RETURN_IF_ERROR(undo_cut(moved));
+    return Status(Code::kCorruption,
+                  "the log " + gap->log + " of the record in '" + folder_.db() +
+                      "' lacks changes between others, and the manifest knows what is behind them",
+                  "disk.path");
+  }
+  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, look.slots());
+  std::uint64_t seen = last;
+  for (const std::string& record : gap->behind)
+    seen = std::max(seen, WriteLedger::last_in_log(record, last));
+  torn_writes_ = seen - last;
   log_warning("the end of the log is torn and left out, as after a power failure",
               {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
   return {};
 }
 
 /// Leaves out of the log what is behind a gap. It is kept beside the record.
-Status RecordDatabase::cut_at(const LogGap& gap) const {
+Status RecordDatabase::cut_at(const LogGap& gap, std::vector<std::string>* moved) const {
   namespace fs = std::filesystem;
   std::error_code ec;
   std::vector<fs::path> later;
@@ -367,12 +378,23 @@ Status RecordDatabase::cut_at(const LogGap& gap) const {
   for (const fs::path& path : later) {
     fs::rename(path, folder_.root() + "/" + path.filename().string() + ".torn", ec);
     if (ec) return Status::io("cannot move '" + path.string() + "': " + ec.message());
+    moved->push_back(path.filename().string());
   }
   bool failed = false;
   const std::string path = folder_.db() + "/" + gap.log, bytes = file_bytes(path, &failed);
   if (failed) return Status::io("cannot read '" + path + "'");
   QUIRE_RETURN_IF_ERROR(write_private_file(folder_.root() + "/" + gap.log + ".torn", bytes));
+  moved->push_back(gap.log);
   return shorten_file(path, gap.whole);
+}
+
+Status RecordDatabase::undo_cut(const std::vector<std::string>& moved) const {
+  std::error_code ec;
+  for (const std::string& name : moved) {
+    std::filesystem::rename(folder_.root() + "/" + name + ".torn", folder_.db() + "/" + name, ec);
+    if (ec) return Status::io("cannot move '" + name + ".torn': " + ec.message());
+  }
+  return {};
 }
 
 /// Says how many acknowledged writes the log has lost, if any.
@@ -407,8 +429,8 @@ Status RecordDatabase::drop_layout1() {
 
 bool RecordDatabase::resume_after_failure() {
   if (!failed_ && !files_->has_failed()) return false;
-  const std::lock_guard lock(resume_mu_);
-  return resume();
+  const std::unique_lock lock(resume_mu_, std::try_to_lock);
+  return lock.owns_lock() && resume();
 }
 
 Status RecordDatabase::recover(bool* reopened) {
@@ -420,16 +442,26 @@ Status RecordDatabase::recover(bool* reopened) {
 
 /// Goes on after a write that failed, if any. Returns whether the database was opened again.
 bool RecordDatabase::resume() {
-  const bool stopped = files_->take_failure();
-  if (!failed_.exchange(false) && !stopped) return false;
+  const bool stopped = files_->take_failure(), failed = failed_.exchange(false);
+  if (!failed && !stopped) return false;
   bool again = false;
   {
     const std::shared_lock lock(open_mu_);
     const auto status = db_ ? db_->Resume() : ::rocksdb::Status::Aborted();
-    if (status.ok() && !reads_only_) return false;
-    again = !db_ || reads_only_ || status.severity() >= ::rocksdb::Status::Severity::kFatalError;
+    if (status.ok() && !reads_only_) {
+      // RocksDB goes on, but a write that failed may be in the log, or in memory under numbers that
+      // later writes get, too. Opening the database decides. Those who have a store of layout 1
+      // keep handles.
+      if (!failed || handles_.size() > kNumCfs) return false;
+      undecided_ = again = true;
+    } else {
+      again = !db_ || reads_only_ || status.severity() >= ::rocksdb::Status::Severity::kFatalError;
+    }
   }
-  if (again && reopen().ok()) return true;
+  if (again && reopen().ok()) {
+    undecided_ = false;
+    return true;
+  }
   failed_ = true;
   return false;
 }
@@ -472,6 +504,8 @@ Status RecordDatabase::check_written(const ::rocksdb::Status& status, std::strin
 
 Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync, std::uint64_t* given) {
   if (given != nullptr) *given = 0;
+  if (undecided_)
+    return Status::io("the record is about to be opened again after an error of the disk");
   const std::shared_lock lock(open_mu_);
   QUIRE_RETURN_IF_ERROR(check_open());
   ::rocksdb::WriteBatch batch;

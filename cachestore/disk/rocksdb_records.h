@@ -105,7 +105,9 @@ class RecordDatabase {
                             const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   Status check_gaps(::rocksdb::DBOptions options,
                     const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
-  Status cut_at(const LogGap& gap) const;
+  /// `moved` receives the files that it leaves out, which lie beside the record then.
+  Status cut_at(const LogGap& gap, std::vector<std::string>* moved) const;
+  Status undo_cut(const std::vector<std::string>& moved) const;
   Status check_ledger();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
   std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;
@@ -126,6 +128,7 @@ class RecordDatabase {
   std::atomic<bool> reads_only_{false};       // it could not be opened again for writing
   std::uint64_t torn_writes_ = 0;             // in a part of the log that was left out
   std::mutex resume_mu_;                      // held while it goes on after a failure
+  std::atomic<bool> undecided_{false};        // no write until it is opened again
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 

@@ -379,19 +379,24 @@ TEST_F(StoreCopy, ARecordThatLostWritesDoesNotGoOnWithoutIt) {
 }
 
 TEST_F(StoreCopy, WhatOnlyItHasIsKeptWhereTheRecordWasToldToGoOn) {
-  begin_with_disk();
-  write_documents(/*crash=*/false, 0, 4);
-  write_documents(/*crash=*/true, 4, 4);
-  fs::resize_file(files(".log").back(), 0);
-  take_copy_away();
-  EXPECT_EQ(open().status().field(), "disk.copy_path");
-  const std::string copy = std::exchange(options.copy_path, "");
-  write_documents(/*crash=*/true, 8, 1);
-  options.copy_path = copy;
-  put_copy_back();
-  expect_all(5, /*brought_back=*/false);
-  expect_in_copy(5);
-  EXPECT_TRUE(fs::exists(options.copy_path + "/earlier/db"));
+  for (const bool at_once : {false, true}) {
+    SCOPED_TRACE(at_once);
+    begin_with_disk();
+    write_documents(/*crash=*/false, 0, 4);
+    write_documents(/*crash=*/true, 4, 4);
+    fs::resize_file(files(".log").back(), 0);
+    take_copy_away();
+    if (!at_once) {
+      EXPECT_EQ(open().status().field(), "disk.copy_path");
+    }
+    const std::string copy = std::exchange(options.copy_path, "");
+    write_documents(/*crash=*/true, 8, 1);
+    options.copy_path = copy;
+    put_copy_back();
+    expect_all(5, /*brought_back=*/false);
+    expect_in_copy(5);
+    EXPECT_TRUE(fs::exists(options.copy_path + "/earlier/db"));
+  }
 }
 
 TEST_F(StoreCopy, WhatOnlyItHasIsKeptWhereTheRecordWentOnWithoutIt) {
