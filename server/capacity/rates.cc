@@ -133,7 +133,7 @@ Result<Rates> parse_rates(std::string_view text) {
   read_place(r, "disk", out.disk, JsonNeed::kRequired);
   read_place(r, "remote", out.remote, JsonNeed::kOptional);
   read_points(r, "decode", "answers", out.decode);
-  r.number("step_beside", out.step_beside, 0, 1);
+  r.number("step_beside", out.step_beside, 0, 10);
   const json::array* speeds = r.array("host_speed", 1, kMostPoints);
   for (std::size_t i = 0; speeds != nullptr && r.ok() && i < speeds->size(); ++i) {
     const json::value& v = (*speeds)[i];

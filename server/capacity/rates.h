@@ -42,6 +42,7 @@ struct Rates {
   PlaceRate dram, disk, remote;    ///< all until it is in place, from that tier
   std::vector<RatePoint> decode;   ///< a step of so many answers at once
   /// What such a step adds to a chunk of a prompt that it runs beside, as a share of the step.
+  /// Above 1 where the chunks, which are short then, cost more than their part of a prompt alone.
   double step_beside = 1;
   /// Speed of each of 1, 2, ... busy replicas of one host, as a share of that of one alone. Empty:
   /// one replica alone uses the whole host.

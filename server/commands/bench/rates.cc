@@ -35,6 +35,8 @@ namespace {
 constexpr std::size_t kManyContexts = 4;
 constexpr double kWindowShare = 0.8;
 constexpr int kLongQuestionWords = 60;
+/// How much longer answers are beside which several prompts are computed.
+constexpr std::int64_t kBesideTokens = 4;
 /// How long a context may take to be written.
 constexpr auto kWriteWait = std::chrono::seconds(30);
 
@@ -87,12 +89,13 @@ class RateRun {
   /// Returns false where it was interrupted.
   bool pause(double seconds) const;
   /// Asks for so many answers about a document at once and waits for them.
-  Result<std::vector<BenchSample>> decode(const Document& document, std::int64_t answers);
+  Result<std::vector<BenchSample>> decode(const Document& document, std::int64_t answers,
+                                          std::int64_t tokens);
   Status measure_answers(capacity::Rates& rates);
   Status measure_beside(capacity::Rates& rates);
   Status measure_host(capacity::Rates& rates);
   Result<double> full_prefills(int services);
-  std::string made_up_text() const;
+  std::string made_up_text(std::int64_t words) const;
   static json::object fresh_prompt(const std::string& beginning, const std::string& text);
   json::object body(const std::vector<std::string>& ids, const std::string& question) const;
   std::string question(int words);
@@ -325,14 +328,15 @@ double step_of(const BenchSample& answer) {
   return (answer.total_ms - answer.ttft_ms) / static_cast<double>(answer.answer_tokens - 1);
 }
 
-Result<std::vector<BenchSample>> RateRun::decode(const Document& document, std::int64_t answers) {
+Result<std::vector<BenchSample>> RateRun::decode(const Document& document, std::int64_t answers,
+                                                 std::int64_t tokens) {
   std::vector<Result<std::optional<BenchSample>>> got(to_size(answers),
                                                       std::optional<BenchSample>());
   {
     std::vector<std::jthread> threads;
     for (std::int64_t i = 0; i < answers; ++i) {
       json::object b = body({document.id}, question(0));
-      b["max_tokens"] = flags_.answer_tokens;
+      b["max_tokens"] = tokens;
       b["ignore_eos"] = true;
       threads.emplace_back([this, b = std::move(b), &out = got[to_size(i)]] {
         std::string text;
@@ -355,7 +359,8 @@ Status RateRun::measure_answers(capacity::Rates& rates) {
   for (const std::int64_t answers : flags_.answers) {
     std::vector<double> step;
     for (std::int64_t round = 0; round < std::max<std::int64_t>(1, flags_.repeats / 2); ++round) {
-      QUIRE_ASSIGN_OR_RETURN(const auto got, decode(documents.front(), answers));
+      QUIRE_ASSIGN_OR_RETURN(const auto got,
+                             decode(documents.front(), answers, flags_.answer_tokens));
       for (const BenchSample& sample : got) step.push_back(step_of(sample));
     }
     rates.decode.push_back({static_cast<double>(answers), median(step)});
@@ -367,7 +372,7 @@ Status RateRun::measure_answers(capacity::Rates& rates) {
 /// and what the step adds, and the prompts get the chunk's share of the time.
 Status RateRun::measure_beside(capacity::Rates& rates) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(flags_.words.front(), 1));
-  const std::string text = made_up_text();
+  const std::string text = made_up_text(flags_.words.front());
   int asked = 0;
   const auto prompt_ms = [&]() -> Result<double> {
     std::string answer;
@@ -381,7 +386,7 @@ Status RateRun::measure_beside(capacity::Rates& rates) {
   const std::int64_t answers = flags_.answers[flags_.answers.size() / 2];
   const std::int64_t rounds = std::max<std::int64_t>(1, flags_.repeats / 2);
   // The KV of the document is there before answers about it are measured.
-  QUIRE_RETURN_IF_ERROR(decode(documents.front(), 1).status());
+  QUIRE_RETURN_IF_ERROR(decode(documents.front(), 1, 2).status());
   std::vector<double> alone, beside, turn;
   for (std::int64_t i = 0; i < rounds; ++i) {
     QUIRE_ASSIGN_OR_RETURN(const double ms, prompt_ms());
@@ -398,7 +403,7 @@ Status RateRun::measure_beside(capacity::Rates& rates) {
         if (!first && !stop.stop_requested()) beside.push_back(*beside_ms);
       }
     });
-    const auto got = decode(documents.front(), answers);
+    const auto got = decode(documents.front(), answers, kBesideTokens * flags_.answer_tokens);
     prompts.request_stop();
     prompts.join();
     QUIRE_RETURN_IF_ERROR(got.status());
@@ -409,15 +414,15 @@ Status RateRun::measure_beside(capacity::Rates& rates) {
   if (beside.empty() || turn.empty()) return {};
   const double share = std::min(1.0, median(alone) / median(beside));
   const double step = rates.decode_ms(static_cast<double>(answers));
-  if (step > 0) rates.step_beside = std::clamp(median(turn) * (1 - share) / step, 0.0, 1.0);
+  if (step > 0) rates.step_beside = std::clamp(median(turn) * (1 - share) / step, 0.0, 10.0);
   return {};
 }
 
 /// Returns the text of prompts that are computed and not kept.
-std::string RateRun::made_up_text() const {
+std::string RateRun::made_up_text(std::int64_t words) const {
   BenchShape shape;
   shape.documents = shape.requests = 1;
-  shape.words = flags_.words.back();
+  shape.words = words;
   shape.seed = flags_.seed + 1;
   return make_workload(shape).documents.front().text;
 }
@@ -435,7 +440,7 @@ json::object RateRun::fresh_prompt(const std::string& beginning, const std::stri
 /// Lets the first of these services compute prompts without a break, all at once. Returns prompts a
 /// second of each.
 Result<double> RateRun::full_prefills(int services) {
-  const std::string text = made_up_text();
+  const std::string text = made_up_text(flags_.words.back());
   const auto until = Clock::now() + std::chrono::seconds(flags_.host_seconds);
   std::vector<double> each(to_size(services), 0);
   std::vector<Status> failures(to_size(services));
