@@ -61,8 +61,10 @@ void put_in_order(std::vector<std::string>* records) {
     return std::pair(batch->first, batch->count > 0);
   };
   std::ranges::stable_sort(*records, {}, place);
-  const auto again = std::ranges::unique(*records, {}, place);
-  records->erase(again.begin(), again.end());
+  const auto is_again = [&](const std::string& a, const std::string& b) {
+    return place(a) == place(b);
+  };
+  records->erase(std::unique(records->begin(), records->end(), is_again), records->end());
 }
 
 void for_each_change(const std::string& record, const ChangeFn& fn) {

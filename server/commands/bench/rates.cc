@@ -345,10 +345,10 @@ Result<std::vector<BenchSample>> RateRun::decode(const Document& document, std::
     }
   }
   std::vector<BenchSample> out;
-  for (auto& sample : got) {
+  for (const auto& sample : got) {
     QUIRE_RETURN_IF_ERROR(sample.status());
     if (!*sample) return interrupted();
-    if ((*sample)->answer_tokens > 1) out.push_back(std::move(**sample));
+    if ((*sample)->answer_tokens > 1) out.push_back(**sample);
   }
   return out;
 }
