@@ -73,6 +73,27 @@ class StoreCopy : public StoreDamage {
     fs::rename(folder.path("away"), disk_of_copy());
   }
   fs::path disk_of_copy() const { return fs::path(options.copy_path).parent_path(); }
+  static constexpr int kCannot = 77;
+  /// Opens the store in a child process whose mounts, made by `mounts`, nobody else sees. Returns
+  /// what `use` returns, or kCannot. The store is not closed, since RocksDB's threads of the parent
+  /// are not in the child.
+  int with_own_mounts(const std::function<bool()>& mounts, const std::function<int(Store&)>& use) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::unshare(CLONE_NEWNS) != 0) {
+        const std::string map = "0 " + std::to_string(::getuid()) + " 1";
+        if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kCannot);
+        write("/proc/self/uid_map", map);
+      }
+      (void)::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+      if (!mounts()) ::_exit(kCannot);
+      auto store = open();
+      ::_exit(store.ok() ? use(**store) : 2);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
   /// Begins with a copy on a disk of its own.
   void begin_with_disk() {
     begin_anew();
@@ -429,65 +450,40 @@ TEST_F(StoreCopy, ARecordThatNeverHadItIsNotOpenedWithoutIt) {
 
 /// The copy's disk can only be read. A child has one in a mount namespace of its own.
 TEST_F(StoreCopy, ACopyOnADiskThatIsReadOnlyIsSaidAndTheStoreGoesOn) {
-  constexpr int kCannot = 77;
   write_documents(/*crash=*/false);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::unshare(CLONE_NEWNS) != 0) {
-      const std::string map = "0 " + std::to_string(::getuid()) + " 1";
-      if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kCannot);
-      write("/proc/self/uid_map", map);
-    }
-    (void)::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-    const char* copy = options.copy_path.c_str();
-    if (::mount(copy, copy, nullptr, MS_BIND, nullptr) != 0 ||
-        ::mount("none", copy, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0)
-      ::_exit(kCannot);
-    // It is not closed: RocksDB's threads of the parent are not in this process.
-    auto store = open();
-    if (!store.ok()) ::_exit(2);
-    if (!(*store)->stats().record_copy.behind) ::_exit(3);
-    if (!test::put_document(**store, id_of(kDocuments), {1}).ok()) ::_exit(4);
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "this system mounts nothing for a test";
-  ASSERT_EQ(WEXITSTATUS(status), 0);
+  const char* copy = options.copy_path.c_str();
+  const auto mounts = [&] {
+    return ::mount(copy, copy, nullptr, MS_BIND, nullptr) == 0 &&
+           ::mount("none", copy, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;
+  };
+  const int status = with_own_mounts(mounts, [](Store& store) {
+    if (!store.stats().record_copy.behind) return 3;
+    return test::put_document(store, id_of(kDocuments), {1}).ok() ? 0 : 4;
+  });
+  if (status == kCannot) GTEST_SKIP() << "this system mounts nothing for a test";
+  ASSERT_EQ(status, 0);
   expect_all(kDocuments + 1, /*brought_back=*/false);
 }
 
 /// The copy's disk is full. A child has a small one in a mount namespace of its own.
 TEST_F(StoreCopy, ACopyThatCannotBeWrittenIsSaidAndTheStoreGoesOn) {
-  constexpr int kCannot = 77;
   fs::create_directory(options.copy_path);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::unshare(CLONE_NEWNS) != 0) {
-      const std::string map = "0 " + std::to_string(::getuid()) + " 1";
-      if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kCannot);
-      write("/proc/self/uid_map", map);
-    }
-    (void)::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-    if (::mount("tmpfs", options.copy_path.c_str(), "tmpfs", 0, "size=6m") != 0) ::_exit(kCannot);
-    auto store = open();
-    if (!store.ok()) ::_exit(2);
+  const auto mounts = [&] {
+    return ::mount("tmpfs", options.copy_path.c_str(), "tmpfs", 0, "size=6m") == 0;
+  };
+  const int status = with_own_mounts(mounts, [](Store& store) {
     std::uint64_t n = 0;
-    while (!(*store)->stats().record_copy.behind && n < 20000) {
-      if (!test::put_document(**store, id_of(n), {n}).ok()) ::_exit(3);
+    while (!store.stats().record_copy.behind && n < 20000) {
+      if (!test::put_document(store, id_of(n), {n}).ok()) return 3;
       ++n;
     }
-    if (n == 20000) ::_exit(4);
+    if (n == 20000) return 4;
     for (std::uint64_t i = 0; i < kDocuments; ++i)
-      if (!test::put_document(**store, id_of(i), {i}).ok()) ::_exit(5);
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "this system mounts nothing for a test";
-  ASSERT_EQ(WEXITSTATUS(status), 0);
+      if (!test::put_document(store, id_of(i), {i}).ok()) return 5;
+    return 0;
+  });
+  if (status == kCannot) GTEST_SKIP() << "this system mounts nothing for a test";
+  ASSERT_EQ(status, 0);
   auto store = open();
   ASSERT_OK(store);
   EXPECT_GE(documents(**store).size(), kDocuments);
