@@ -445,6 +445,13 @@ std::size_t StoreImpl::reap() {
   return items.size();
 }
 
+std::size_t StoreImpl::reap_all() {
+  const std::size_t freed = reap();
+  std::unique_lock lock(mu_);
+  changed_.wait(lock, [this] { return reaping_ == 0; });
+  return freed;
+}
+
 Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::string_view what,
                                   Sync sync, bool* reached) {
   std::uint64_t payload = 0;

@@ -260,6 +260,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Result<Reservation> reserve(std::uint64_t bytes, std::string_view what, bool may_move = true);
   void release(std::uint64_t bytes);
   std::size_t reap();
+  /// The same, and waits until other threads that began before have freed and counted theirs.
+  std::size_t reap_all();
   /// Moves some segments that the disk tier wants to write anew, each with room of its own unless
   /// the caller is looking for room. Returns how many.
   Result<std::size_t> move_some(MoveReport* report, bool reserves);

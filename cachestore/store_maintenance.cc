@@ -170,7 +170,7 @@ Result<EvictReport> StoreImpl::evict(const EvictRequest& request) {
     report.blocks += dram ? held.blocks : c.info->layout.num_blocks;
     report.bytes += dram ? held.bytes : c.info->disk_bytes;
   }
-  if (request.tier == Tier::kDisk && !request.dry_run) reap();
+  if (request.tier == Tier::kDisk && !request.dry_run) (void)reap_all();
   return report;
 }
 
@@ -284,12 +284,7 @@ Result<GcReport> StoreImpl::gc() {
   QUIRE_RETURN_IF_ERROR(flush_uses());
   QUIRE_ASSIGN_OR_RETURN(report.documents_expired, expire(now_ms()));
   segments_->doom_unreferenced();
-  report.segments_freed = reap();
-  {
-    // Other threads may be freeing segments too; the report includes them
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [this] { return reaping_ == 0; });
-  }
+  report.segments_freed = reap_all();
   QUIRE_ASSIGN_OR_RETURN(const auto stored, disk_->list_segments());
   for (const auto& s : stored) {
     if (segments_->is_known(s.id)) continue;

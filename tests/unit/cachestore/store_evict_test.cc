@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <thread>
 
 #include "tests/support/harness/test_store.h"
 
@@ -48,6 +49,17 @@ TEST_F(StoreEvictTest, TakesKvFromDiskAndLeavesTheDocument) {
   EXPECT_EQ(store->stats().disk.evictions, 0u);
   EXPECT_EQ(store->stats().dram.num_values, 0u) << "its copies in memory go too";
   ASSERT_OK(test::put_segment(*store, 1)) << "it can be written again";
+}
+
+TEST_F(StoreEvictTest, WhatAnotherThreadFreesIsCountedBeforeItReturns) {
+  const std::jthread other([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) EXPECT_OK(store->gc());
+  });
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    ASSERT_OK(test::put_document(*store, "a", {2 * i + 1, 2 * i + 2}));
+    EXPECT_EQ(evict({}).contexts, 2u);
+    EXPECT_EQ(store->admin_stats().disk.requested_evictions, 2 * (i + 1));
+  }
 }
 
 TEST_F(StoreEvictTest, KeysTenantAndAgeNarrowIt) {
