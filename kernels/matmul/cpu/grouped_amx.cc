@@ -1,9 +1,12 @@
 // This file holds products with grouped weights on AMX. A tile instruction multiplies 16 rows of a
-// group's 32 inputs with 16 outputs; vector units scale the integer sums. The tests also compile
-// this file over an emulation of tiles and vectors.
+// group's 32 inputs with 16 outputs; vector units scale the integer sums. Tiles compute a few
+// groups at a time, whose sums stay in L1, so that a row's floats are loaded and stored once for
+// all of them. The tests also compile this file over an emulation of tiles and vectors.
 #include "kernels/matmul/cpu/grouped_avx512-inl.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 
 #include "kernels/matmul/cpu/grouped_tiles.h"
 
@@ -14,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
 constexpr std::int64_t kTileSums = 16 * 16;
-constexpr std::int64_t kStepGroups = 2;       // groups that share a load and store of a row's sums
+constexpr std::int64_t kStepGroups = 4;       // groups that share a load and store of a row's sums
 constexpr std::int64_t kExpandedGroups = 64;  // their numbers take 64 KiB
 
 /// Numbers of a group, less their zero, as the second operands of two tiles:
@@ -58,94 +61,55 @@ struct alignas(64) WholeSums {
   std::int32_t of[4][kTileSums];
 };
 
-/// Begins the product of one group of `rows` rows (at most 32) with 32 outputs.
-QUIRE_TARGET_512 inline void multiply_group(const std::int8_t* inputs, std::int64_t rows,
-                                            const GroupNumbers& numbers) {
-  GroupedTiles::zero_all();
-  GroupedTiles::load_weights<6>(numbers.of[0]);
-  GroupedTiles::load_weights<7>(numbers.of[1]);
-  GroupedTiles::load_rows<4>(inputs);
-  GroupedTiles::multiply<0, 4, 6>();
-  GroupedTiles::multiply<1, 4, 7>();
-  if (rows > 16) {
-    GroupedTiles::load_rows<5>(inputs + 16 * kGroupInputs);
-    GroupedTiles::multiply<2, 5, 6>();
-    GroupedTiles::multiply<3, 5, 7>();
+/// Begins tile kTile of a group's products; tiles 0 and 1 are of rows 0..15, and come first.
+template <int kTile>
+QUIRE_INLINE_512 void begin_tile(const std::int8_t* inputs, const GroupNumbers& numbers) {
+  constexpr int kRows = 4 + kTile / 2, kWeights = 6 + kTile % 2;
+  GroupedTiles::zero<kTile>();
+  if constexpr (kTile < 2) GroupedTiles::load_weights<kWeights>(numbers.of[kTile]);
+  if constexpr (kTile % 2 == 0)
+    GroupedTiles::load_rows<kRows>(inputs + kTile / 2 * 16 * kGroupInputs);
+  GroupedTiles::multiply<kTile, kRows, kWeights>();
+}
+
+/// Multiplies `rows` rows (at most 32) of `groups` groups, `stride` rows apart, with 32 outputs. A
+/// tile is stored just before the next group needs it, when its product has long ended.
+QUIRE_TARGET_512 inline void multiply_groups(const std::int8_t* inputs, std::int64_t stride,
+                                             std::int64_t rows, const GroupNumbers* numbers,
+                                             std::int64_t groups, WholeSums* whole) {
+  tile_barrier();
+  const auto tile = [&]<int kTile>(std::int64_t g) QUIRE_TARGET_512 {
+    if (g > 0) GroupedTiles::store<kTile>(whole[g - 1].of[kTile]);
+    if (g < groups) begin_tile<kTile>(inputs + g * stride * kGroupInputs, numbers[g]);
+  };
+  for (std::int64_t g = 0; g <= groups; ++g) {
+    tile.template operator()<0>(g);
+    tile.template operator()<1>(g);
+    if (rows <= 16) continue;
+    tile.template operator()<2>(g);
+    tile.template operator()<3>(g);
   }
+  tile_barrier();
 }
 
-/// Stores the sums of rows 0..15, or 16..31, that multiply_group() began.
-template <bool kUpper>
-QUIRE_TARGET_512 inline void store_sums(WholeSums& whole) {
-  constexpr int kTile = kUpper ? 0 : 2;
-  GroupedTiles::store<kTile>(whole.of[kTile]);
-  GroupedTiles::store<kTile + 1>(whole.of[kTile + 1]);
-}
-
-/// One round of rows times up to kStepGroups neighbouring groups.
-struct Step {
-  std::int64_t row, rows;      ///< of the inputs
-  std::int64_t group, groups;  ///< of the inputs; groups is 1 or kStepGroups
-  const std::byte* record;
-  const GroupNumbers* numbers;
-};
-
-/// Adds the scaled sums of rows [begin, end) of a step, which lie within one half of the round.
-/// Each row's sums are loaded and stored once.
-template <GroupKind kKind, int kGroups>
-QUIRE_INLINE_512 void add_rows(const GroupedRows& x, const Step& step, std::int64_t begin,
-                               std::int64_t end, const WholeSums* whole, GroupedRoundSums& sums) {
-  const GroupScales<kKind> near(step.record), far(step.record + (kGroups - 1) * group_bytes(kKind));
-  const std::int64_t at_near = x.at(step.row, step.group),
-                     at_far = x.at(step.row, step.group + kGroups - 1);
-  const std::int64_t tile = begin / 16 * 2, from = begin % 16 * 16;
-  const std::int32_t *low = whole[0].of[tile] + from, *high = whole[0].of[tile + 1] + from;
-  constexpr std::int64_t kFar = (kGroups - 1) * std::int64_t{sizeof(WholeSums) / sizeof *low};
-  for (std::int64_t r = begin; r < end; ++r, low += 16, high += 16) {
+/// Adds the scaled sums of the groups kGroup to `rows` rows. Those of the first group have indices
+/// from `at` on, those of the next begin `stride` later.
+template <GroupKind kKind, std::size_t... kGroup>
+QUIRE_TARGET_512 void add_groups(const GroupedRows& x, std::int64_t at, std::int64_t stride,
+                                 std::int64_t rows, const std::byte* records,
+                                 const WholeSums* whole, GroupedRoundSums& sums,
+                                 std::index_sequence<kGroup...> /*groups*/) {
+  const GroupScales<kKind> scales[] = {
+      GroupScales<kKind>(records + kGroup * group_bytes(kKind))...};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t tile = r / 16 * 2, from = r % 16 * 16;
     __m512 first = _mm512_load_ps(sums.of[r]), second = _mm512_load_ps(sums.of[r] + 16);
-    near.add(x, at_near + r, _mm512_load_si512(low), _mm512_load_si512(high), first, second);
-    if constexpr (kGroups == 2)
-      far.add(x, at_far + r, _mm512_load_si512(low + kFar), _mm512_load_si512(high + kFar), first,
-              second);
+    (scales[kGroup].add(x, at + static_cast<std::int64_t>(kGroup) * stride + r,
+                        _mm512_load_si512(whole[kGroup].of[tile] + from),
+                        _mm512_load_si512(whole[kGroup].of[tile + 1] + from), first, second),
+     ...);
     _mm512_store_ps(sums.of[r], first);
     _mm512_store_ps(sums.of[r] + 16, second);
-  }
-}
-
-/// Adds the scaled sums of a quarter of a round's rows, from `begin`.
-template <GroupKind kKind>
-QUIRE_INLINE_512 void add_some(const GroupedRows& x, const Step& step, std::int64_t begin,
-                               const WholeSums* whole, GroupedRoundSums& sums) {
-  const std::int64_t end = std::min(begin + kGroupedRoundRows / 4, step.rows);
-  if (step.groups == kStepGroups)
-    add_rows<kKind, kStepGroups>(x, step, begin, end, whole, sums);
-  else if (step.groups == 1)
-    add_rows<kKind, 1>(x, step, begin, end, whole, sums);
-}
-
-/// Adds the sums of `step`, which the tiles have computed. The tiles compute those of `next`
-/// meanwhile: its instructions stand between quarters of the rows, so that tiles and vector units
-/// work at the same time. A quarter lies between a product and its store, which would wait for it.
-template <GroupKind kKind>
-QUIRE_TARGET_512 void add_and_multiply(const GroupedRows& x, const Step& step,
-                                       const WholeSums* whole, GroupedRoundSums& sums,
-                                       const Step& next, WholeSums* next_whole) {
-  constexpr std::int64_t kHalf = kGroupedRoundRows / kStepGroups;
-  for (std::int64_t part = 0; part < kStepGroups; ++part) {
-    const bool more = part < next.groups;
-    tile_barrier();
-    if (more)
-      multiply_group(x.q + x.at(next.row, next.group + part) * kGroupInputs, next.rows,
-                     next.numbers[part]);
-    tile_barrier();
-    add_some<kKind>(x, step, part * kHalf, whole, sums);
-    tile_barrier();
-    if (more) store_sums<true>(next_whole[part]);
-    tile_barrier();
-    add_some<kKind>(x, step, part * kHalf + kHalf / 2, whole, sums);
-    tile_barrier();
-    if (more && next.rows > 16) store_sums<false>(next_whole[part]);
-    tile_barrier();
   }
 }
 
@@ -154,26 +118,38 @@ template <GroupKind kKind>
 void multiply_round(const GroupedRows& x, std::int64_t row, std::int64_t rows, std::int64_t group,
                     std::int64_t groups, const std::byte* records, const GroupNumbers* numbers,
                     GroupedRoundSums& sums) {
+  static_assert(kStepGroups == 4);
   const GroupedTileScope tiles(rows);
-  WholeSums whole[2][kStepGroups];
-  Step step{};  // without rows and groups
-  const auto steps = (groups + kStepGroups - 1) / kStepGroups;
-  for (std::int64_t i = 0; i <= steps; ++i) {
-    const std::int64_t g = i * kStepGroups;
-    const Step next{row,
-                    rows,
-                    group + g,
-                    std::clamp<std::int64_t>(groups - g, 0, kStepGroups),
-                    records + g * group_bytes(kKind),
-                    numbers + g};
-    add_and_multiply<kKind>(x, step, whole[(i + 1) % 2], sums, next, whole[i % 2]);
-    step = next;
+  const std::int64_t stride = x.at(row, 1) - x.at(row, 0);
+  WholeSums whole[kStepGroups];
+  for (std::int64_t g = 0; g < groups;
+       g += kStepGroups, records += kStepGroups * group_bytes(kKind)) {
+    const std::int64_t count = std::min(kStepGroups, groups - g);
+    const std::int64_t at = x.at(row, group + g);
+    multiply_groups(x.q + at * kGroupInputs, stride, rows, numbers + g, count, whole);
+    const auto add = [&](auto numbers_of_groups) {
+      add_groups<kKind>(x, at, stride, rows, records, whole, sums, numbers_of_groups);
+    };
+    switch (count) {
+      case 1:
+        add(std::make_index_sequence<1>());
+        break;
+      case 2:
+        add(std::make_index_sequence<2>());
+        break;
+      case 3:
+        add(std::make_index_sequence<3>());
+        break;
+      default:
+        add(std::make_index_sequence<kStepGroups>());
+    }
   }
 }
 
 template <GroupKind kKind>
-void multiply(const GroupedRows& x, std::int64_t row, std::int64_t group, const std::byte* records,
-              std::int64_t groups, const PanelOutput& out) {
+QUIRE_TARGET_512 void multiply(const GroupedRows& x, std::int64_t row, std::int64_t group,
+                               const std::byte* records, std::int64_t groups,
+                               const PanelOutput& out) {
   GroupNumbers numbers[kExpandedGroups];
   GroupedRoundSums sums;
   PanelOutput part = out;

@@ -37,7 +37,10 @@ struct GroupedTiles {
   inline static thread_local std::int8_t rows[2][16][kGroupInputs];
   inline static thread_local std::int8_t weights[2][kGroupQuads][64];
 
-  static void zero_all() { std::memset(sums, 0, sizeof sums); }
+  template <int kTile>
+  static void zero() {
+    std::memset(sums[kTile], 0, sizeof sums[kTile]);
+  }
   template <int kTile>
   static void load_weights(const std::int8_t* at) {
     std::memcpy(weights[kTile - 6], at, sizeof weights[0]);
@@ -72,11 +75,16 @@ struct GroupedTileScope {
 inline void tile_barrier() { compiler_barrier(); }
 
 struct GroupedTiles {
-  static void zero_all() {
-    QUIRE_TILE_ZERO(0);
-    QUIRE_TILE_ZERO(1);
-    QUIRE_TILE_ZERO(2);
-    QUIRE_TILE_ZERO(3);
+  template <int kTile>
+  static void zero() {
+    if constexpr (kTile == 0)
+      QUIRE_TILE_ZERO(0);
+    else if constexpr (kTile == 1)
+      QUIRE_TILE_ZERO(1);
+    else if constexpr (kTile == 2)
+      QUIRE_TILE_ZERO(2);
+    else
+      QUIRE_TILE_ZERO(3);
   }
   template <int kTile>
   static void load_weights(const std::int8_t* at) {

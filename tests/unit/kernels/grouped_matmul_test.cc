@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, GroupedProductTest,
     ::testing::Combine(::testing::Values(GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight),
                        ::testing::Values(1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 70),
-                       ::testing::Values(1, 3), ::testing::Values(1, 16, 31, 32)));
+                       ::testing::Values(1, 3, 6), ::testing::Values(1, 16, 31, 32)));
 
 TEST(GroupedProductTest, TwoPanelsAtOnceGiveTheBitsOfEachAlone) {
   for (const GroupKind kind : {GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight}) {
