@@ -13,8 +13,8 @@
 # that the run may go on with another build on another machine; the settings then count rows by
 # build.
 # Prints {"settings", "rows"}: rows and details of 'quire fidelity', each with `draft_layers` and
-# `part`: `answers`, or `spans` for the same strategies held to 128 tokens of recompute's answer,
-# where agreement and KL are of all of them.
+# `part`: `answers`, or `spans` for the strategies with a draft of all layers held to 128 tokens of
+# recompute's answer, where agreement and KL are of all of them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
 questions=60; drafted=60; others=2; states=
@@ -64,26 +64,28 @@ fidelity() {
   return "$rc"
 }
 
-# measure NAME DRAFT_LAYERS QUESTIONS STRATEGIES: both kinds of report.
+# measure NAME DRAFT_LAYERS QUESTIONS STRATEGIES [OPTION...]: one report.
 measure() {
-  local common=(-m "$model" --suite "$work/$3.jsonl" --limit 0
-    --work "$work/store" --model.draft_path="$model" --model.draft_layers="$2"
-    --model.draft_wait_ms=60000 --strategies "$4")
-  fidelity "$1" "${common[@]}"
-  fidelity "$1.spans" "${common[@]}" --span-tokens 128 --max-tokens 128
+  local name="$1" layers="$2" suite="$3" strategies="$4"; shift 4
+  fidelity "$name" -m "$model" --suite "$work/$suite.jsonl" --limit 0 --work "$work/store" \
+    --model.draft_path="$model" --model.draft_layers="$layers" --model.draft_wait_ms=60000 \
+    --strategies "$strategies" "$@"
 }
 measure draft30 30 questions "$stages"
+measure draft30.spans 30 questions "$stages" --span-tokens 128 --max-tokens 128
 drafted="recompute,$ranked,drop_mode=drop,$ranked,decode=specontext,$part"
 measure draft20 20 drafted "$drafted"
 measure draft10 10 drafted "$drafted"
 rows='[$files[] | .layers as $layers | .report | range(.rows | length) as $i
   | {draft_layers: $layers} + .rows[$i] + (.details[$i] | del(.strategy, .task))]'
+# collect NAME:LAYERS...
 collect() {
-  for name in draft30:30 draft20:20 draft10:10; do
-    jq --argjson layers "${name#*:}" '{layers: $layers, report: .}' "$work/${name%:*}$1"
+  for name in "$@"; do
+    jq --argjson layers "${name#*:}" '{layers: $layers, report: .}' "$work/${name%:*}.json"
   done | jq -s .
 }
-jq -n --slurpfile a <(collect .json) --slurpfile b <(collect .spans.json) \
+jq -n --slurpfile a <(collect draft30:30 draft20:20 draft10:10) \
+  --slurpfile b <(collect draft30.spans:30) \
   --argjson others "$others" "
   def rows(files): files as \$files | $rows;
   {settings: (\$a[0][0].report | .settings + {model: .model, suite: .suite, others: \$others}),
