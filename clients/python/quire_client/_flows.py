@@ -107,7 +107,7 @@ def wait_for_documents(
     """Returns the documents once each is ready. Raises IngestError when some failed."""
     deadline = Deadline(timeout)
     out: list[Document] = []
-    for name in ids:
+    for name in ops.texts(ids, "ids"):
         pause = _FIRST_PAUSE
         while True:
             document = yield from exchange(ops.get_document(name), policy, deadline=deadline)
@@ -288,12 +288,15 @@ def batches(
     one that is larger goes alone."""
     if size < 1:
         raise ConfigurationError(f"batch_size is {size}; it must be at least 1")
+    if isinstance(documents, (str, Mapping)):
+        # Else each letter, or each name of a member, would be a document.
+        raise ConfigurationError("documents is one document; give a list, or use add()")
     batch: list[Mapping[str, Any]] = []
     total = 0
     for index, item in enumerate(documents):
         document: Mapping[str, Any] = {"text": item} if isinstance(item, str) else item
         check_document(document, f"documents[{index}]")
-        num_bytes = len(json.dumps(document, ensure_ascii=False).encode())
+        num_bytes = _json_bytes(document, f"documents[{index}]")
         if batch and total + num_bytes > size_bytes:
             yield batch
             batch, total = [], 0
@@ -304,6 +307,13 @@ def batches(
             batch, total = [], 0
     if batch:
         yield batch
+
+
+def _json_bytes(document: Mapping[str, Any], name: str) -> int:
+    try:
+        return len(json.dumps(document, ensure_ascii=False, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} cannot be written as JSON: {error}") from None
 
 
 class Bar:

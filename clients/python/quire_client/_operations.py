@@ -59,6 +59,14 @@ def given(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
+def texts(values: Sequence[str], what: str) -> list[str]:
+    """A list of texts.
+    Raises ConfigurationError for one text, which would count as a list of its characters."""
+    if isinstance(values, str):
+        raise ConfigurationError(f"{what} is one text; give a list")
+    return list(values)
+
+
 def segment(value: str, what: str = "id") -> str:
     """An id as a path segment."""
     if not value:
@@ -268,7 +276,7 @@ def delete_document(id: str, if_match: str | None = None) -> Call[None]:
 def delete_documents(
     ids: Sequence[str] | None, filter: Mapping[str, Any] | None, dry_run: bool
 ) -> Call[m.BulkDeletion]:
-    body = given(ids=None if ids is None else list(ids), filter=filter)
+    body = given(ids=None if ids is None else texts(ids, "ids"), filter=filter)
     if len(body) != 1:
         raise ConfigurationError("give either ids or filter")
     if dry_run:
@@ -420,7 +428,7 @@ def retrieve(
     body = given(
         query=query,
         k=k,
-        document_ids=None if document_ids is None else list(document_ids),
+        document_ids=None if document_ids is None else texts(document_ids, "document_ids"),
         metadata=metadata,
         unit=unit,
         min_score=min_score,
@@ -434,7 +442,7 @@ def retrieve(
 def rerank(
     query: str, documents: Sequence[str], top_n: int | None, name: str | None
 ) -> Call[m.RankedTexts]:
-    body = given(query=query, documents=list(documents), top_n=top_n, model=name)
+    body = given(query=query, documents=texts(documents, "documents"), top_n=top_n, model=name)
     return json_call("POST", "/v1/rerank", model(m.RankedTexts), body, repeatable=True)
 
 
@@ -463,7 +471,10 @@ def evict(body: EvictOptions) -> Call[m.Evicted]:
 def pin(document_ids: Sequence[str], tier: str | None, pinned: bool) -> Call[m.PinReport]:
     path = "/v1/admin/cache/pin" if pinned else "/v1/admin/cache/unpin"
     return json_call(
-        "POST", path, model(m.PinReport), given(document_ids=list(document_ids), tier=tier)
+        "POST",
+        path,
+        model(m.PinReport),
+        given(document_ids=texts(document_ids, "document_ids"), tier=tier),
     )
 
 
@@ -495,7 +506,8 @@ def import_pack(pack: Path, mode: str) -> Call[m.ImportReport]:
 
 
 def export_pack(document_ids: Sequence[str] | None) -> Call[Any]:
-    body = given(document_ids=None if document_ids is None else list(document_ids))
+    ids = None if document_ids is None else texts(document_ids, "document_ids")
+    body = given(document_ids=ids)
     return json_call(
         "POST", "/v1/admin/cache/export", opened, body, repeatable=True, timeout=LONG_SECONDS
     )

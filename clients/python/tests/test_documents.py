@@ -190,6 +190,10 @@ def test_one_failing_document_is_an_error_of_the_service(client: QuireClient) ->
         ([{"id": "x"}], r"documents\[0\]: give either text or chunks"),
         ([{"id": "x", "text": "a", "chunks": ["b"]}], "give either text or chunks"),
         ([{"id": "x", "chunks": "text"}], "chunks is one text"),
+        ("one text", "documents is one document"),
+        ({"id": "x", "text": "a"}, "documents is one document"),
+        (["a", {"text": "b", "metadata": {"x": object()}}], r"documents\[1\] cannot be written"),
+        ([{"text": "b", "metadata": {"x": float("nan")}}], r"documents\[0\] cannot be written"),
     ],
 )
 def test_wrong_documents_are_refused_before_anything_is_sent(
@@ -212,6 +216,23 @@ def test_other_wrong_arguments_are_refused_before_anything_is_sent(client: Quire
     ):
         with pytest.raises(ConfigurationError):
             call()
+
+
+def test_one_text_is_no_list_of_its_letters(client: QuireClient, tmp_path: Path) -> None:
+    client.documents.add_many([{"id": "a", "text": "first"}, {"id": "m", "text": "second"}])
+    one: Any = "am"
+    for call in (
+        lambda: client.documents.delete_many(one),
+        lambda: client.documents.wait(one),
+        lambda: client.retrieve("first", document_ids=one),
+        lambda: client.rerank("first", one),
+        lambda: client.admin.pin(one),
+        lambda: client.admin.unpin(one),
+        lambda: client.admin.export(tmp_path / "pack", one),
+    ):
+        with pytest.raises(ConfigurationError, match="one text; give a list"):
+            call()
+    assert {d.id for d in client.documents.iter()} == {"a", "m"}
 
 
 def test_files_become_documents_with_stable_ids(client: QuireClient, tmp_path: Path) -> None:
