@@ -50,3 +50,24 @@ def document_id_of_path(path: str) -> str:
         return name
     cut = encoded[: MAX_ID_BYTES - _SUFFIX_BYTES].decode(errors="ignore")
     return f"{cut}~{hashlib.sha256(raw).hexdigest()[:8]}"
+
+
+def _is_taken(name: str) -> bool:
+    return (
+        0 < len(name.encode(errors="surrogatepass")) <= MAX_ID_BYTES
+        and _begins_id(name[0])
+        and all(_stays(c) or c in ":~" for c in name)
+    )
+
+
+def taken_id(name: str) -> str:
+    """The id of a document that another system calls `name`: the same where Quire takes it. Else
+    what of it ids may have, and a part of its SHA-256 that keeps it apart from others."""
+    if _is_taken(name):
+        return name
+    raw = name.encode(errors="surrogatepass")
+    kept = "".join(c if _stays(c) or c in ":~" else "-" for c in name)
+    while kept and not _begins_id(kept[0]):
+        kept = kept[1:]
+    cut = kept.encode()[: MAX_ID_BYTES - _SUFFIX_BYTES].decode(errors="ignore")
+    return f"{cut or 'id'}~{hashlib.sha256(raw).hexdigest()[:8]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -85,6 +86,27 @@ def test_documents_given_whole_are_cached_once_and_read_from_the_cache_then(
     }
     assert answer.response_metadata["cache"]["strategy"] == "reuse"
     assert client.explain(answer.response_metadata["query_id"]).counts["reused"] > 0
+
+
+def test_documents_of_other_stores_keep_ids_and_metadata_that_quire_does_not_take(
+    llm: ChatQuire, client: QuireClient
+) -> None:
+    made = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    document = Document(
+        id="docs/varo.md#3",
+        page_content="The Varo company is led by Mira Tolen.",
+        metadata={"made": made, "path": Path("docs"), "score": float("nan"), "page": 3},
+    )
+    for _ in range(2):
+        assert llm.invoke("Who leads the Varo company?", documents=[document]).content
+    assert len(client.jobs.list()) == 1
+    (stored,) = client.documents.iter()
+    assert stored.metadata == {
+        "made": "2026-01-02T03:04:05",
+        "path": "docs",
+        "score": None,
+        "page": 3,
+    }
 
 
 def test_documents_without_an_id_go_inline(
@@ -513,6 +535,12 @@ def test_an_index_names_what_failed_and_never_deletes_everything(
         [Document(id="good", page_content="Some text."), Document(id="empty", page_content="")]
     )
     assert done == {"succeeded": ["good"], "failed": ["empty"]}
+    assert target.upsert([Document(id="a/b#1", page_content="Other text.")]) == {
+        "succeeded": ["a/b#1"],
+        "failed": [],
+    }
+    assert [d.id for d in target.get(["a/b#1", "a/b"])] == ["a/b#1"]
+    assert target.delete(["a/b#1"])["succeeded"] == ["a/b#1"]
     with pytest.raises(ConfigurationError, match="never deletes everything"):
         target.delete()
 

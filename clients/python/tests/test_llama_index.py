@@ -170,6 +170,19 @@ def test_nodes_go_by_their_ids(
     assert str(synthesizer.synthesize(q["question"], [])) == "Empty Response"
 
 
+def test_nodes_keep_ids_that_quire_does_not_take(
+    llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore], questions: list[Any]
+) -> None:
+    named = [
+        NodeWithScore(node=TextNode(id_=f"data/{n.node.node_id}#0", text=n.node.get_content()))
+        for n in nodes
+    ]
+    for _ in range(2):
+        answer = QuireSynthesizer(llm).synthesize(questions[0]["question"], named)
+        assert str(answer) in questions[0]["answers"]
+    assert len(client.jobs.list()) == 1, "the texts were sent once"
+
+
 async def test_answers_over_nodes_can_be_streamed_and_awaited(
     llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore], questions: list[Any]
 ) -> None:

@@ -51,7 +51,7 @@ from quire_client._flows import (
     wait_for_job,
     wait_until_ready,
 )
-from quire_client._ids import document_id_of_path
+from quire_client._ids import document_id_of_path, taken_id
 from quire_client._operations import (
     backup,
     export_pack,
@@ -566,6 +566,19 @@ def test_two_files_with_one_id_are_refused(
         "a:readme.md",
         "b:readme.md",
     ]
+
+
+def test_ids_of_other_systems_become_ids_that_are_taken() -> None:
+    for taken in ("handbook-7", "ünï:größe-1.md~ab8df9b0", "日本語", "a" * 200):
+        assert taken_id(taken) == taken
+    others = ["docs/a.md#3", "docs/a.md 3", "my doc", "_x", "-x", "#", "a" * 201, "é" * 101, "x\n"]
+    ids = [taken_id(one) for one in others]
+    assert ids[0].startswith("docs-a.md-3~")
+    assert ids[3].startswith("x~")
+    assert len(set(ids)) == len(others)
+    for one in ids:
+        assert taken_id(one) == one
+        assert len(one.encode()) <= 200
 
 
 def test_the_service_reads_what_is_no_text_in_utf8(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ConfigDict, Field
 
+from .._ids import taken_id
 from .._settings import url_of
 from .._turns import SystemMessages
 from ..errors import ConfigurationError, DocumentNotFoundError
@@ -164,7 +165,7 @@ class ChatQuire(Connection, BaseChatModel):
     def _missing(self, error: DocumentNotFoundError, documents: list[Document]) -> list[Any]:
         """What can be added so that the question can be asked again. Raises the error when that is
         not all that is missing, or only a passage of it is at hand."""
-        known = {d.id: d for d in documents if not is_passage(d)}
+        known = {taken_id(d.id): d for d in documents if d.id and not is_passage(d)}
         if (
             not self.add_missing
             or not error.document_ids

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from datetime import date, time
+from numbers import Integral
 from typing import Any
 
 from langchain_core.documents import Document
@@ -19,6 +22,7 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 
+from .._ids import taken_id
 from .._turns import Role, SystemMessages, call_json, turns_of
 from ..errors import ConfigurationError
 from ..models import Document as StoredDocument
@@ -140,20 +144,38 @@ def response_metadata(result: QueryResult) -> dict[str, Any]:
 
 
 def split_documents(documents: Sequence[Document]) -> tuple[list[str], list[dict[str, str]]]:
-    """Ids of those that have one, and the texts of the others, to be sent inline."""
-    ids = [d.id for d in documents if d.id]
+    """Ids of those that have one, as Quire has them, and the texts of the others, to be sent
+    inline."""
+    ids = [taken_id(d.id) for d in documents if d.id]
     inline = [{"text": d.page_content} for d in documents if not d.id]
     return list(dict.fromkeys(ids)), inline
 
 
 def input_of(document: Document) -> DocumentInput:
-    """A document to add. The title, if any, is the metadata's."""
-    out: DocumentInput = {"text": document.page_content, "metadata": document.metadata}
+    """A document to add. The title, if any, is the metadata's. What JSON cannot hold of the
+    metadata goes as text."""
+    out: DocumentInput = {"text": document.page_content, "metadata": _plain(document.metadata)}
     if document.id:
-        out["id"] = document.id
+        out["id"] = taken_id(document.id)
     if isinstance(document.metadata.get("title"), str):
         out["title"] = document.metadata["title"]
     return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None  # NaN is how tables write a missing value
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Integral):  # of numpy
+        return int(value)
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    return str(value)
 
 
 def document_of(stored: StoredDocument, text: str) -> Document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.documents import Document
@@ -15,10 +15,12 @@ from langchain_core.indexing.base import DeleteResponse, DocumentIndex, UpsertRe
 from pydantic import Field
 
 from .._flows import Progress
+from .._ids import taken_id
+from .._operations import texts
 from ..async_client import AsyncQuireClient
 from ..client import QuireClient
 from ..errors import ConfigurationError, DocumentNotFoundError
-from ..models import IngestReport
+from ..models import BulkDeletion, IngestReport
 from ..options import DocumentOptions
 from .convert import document_of, input_of
 from .retriever import QuireRetriever
@@ -54,23 +56,13 @@ class QuireDocumentIndex(QuireRetriever, DocumentIndex):
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """Deletes documents; ids that do not exist are no failure."""
-        done = self.client.documents.delete_many(_named(ids))
-        return DeleteResponse(
-            num_deleted=len(done.deleted),
-            succeeded=done.deleted,
-            num_failed=len(done.failed),
-            failed=[str(f.get("id")) for f in done.failed],
-        )
+        names = _named(ids)
+        return _deleted(self.client.documents.delete_many(list(names)), names)
 
     async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """As `delete`."""
-        done = await self.async_client.documents.delete_many(_named(ids))
-        return DeleteResponse(
-            num_deleted=len(done.deleted),
-            succeeded=done.deleted,
-            num_failed=len(done.failed),
-            failed=[str(f.get("id")) for f in done.failed],
-        )
+        names = _named(ids)
+        return _deleted(await self.async_client.documents.delete_many(list(names)), names)
 
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
         """Documents with their texts; ids that do not exist are left out."""
@@ -83,31 +75,51 @@ class QuireDocumentIndex(QuireRetriever, DocumentIndex):
         return [d for d in found if d is not None]
 
 
-def _get(client: QuireClient, id: str) -> Document | None:
+def _get(client: QuireClient, name: str) -> Document | None:
+    taken = taken_id(name)
     try:
-        return document_of(client.documents.get(id), client.documents.content(id))
+        stored, text = client.documents.get(taken), client.documents.content(taken)
     except DocumentNotFoundError:
         return None
+    return _named_as(name, document_of(stored, text))
 
 
-async def _aget(client: AsyncQuireClient, id: str) -> Document | None:
+async def _aget(client: AsyncQuireClient, name: str) -> Document | None:
+    taken = taken_id(name)
     try:
-        return document_of(await client.documents.get(id), await client.documents.content(id))
+        stored, text = await client.documents.get(taken), await client.documents.content(taken)
     except DocumentNotFoundError:
         return None
+    return _named_as(name, document_of(stored, text))
 
 
-def _named(ids: list[str] | None) -> list[str]:
+def _named_as(name: str, document: Document) -> Document:
+    document.id = name
+    return document
+
+
+def _named(ids: list[str] | None) -> dict[str, str]:
+    """What LangChain calls each id that is to be deleted."""
     if ids is None:
         raise ConfigurationError(
             "give the ids of the documents to delete; an index never deletes everything"
         )
-    return ids
+    return {taken_id(name): name for name in texts(ids, "ids")}
+
+
+def _deleted(done: BulkDeletion, names: Mapping[str, str]) -> DeleteResponse:
+    return DeleteResponse(
+        num_deleted=len(done.deleted),
+        succeeded=[names.get(one, one) for one in done.deleted],
+        num_failed=len(done.failed),
+        failed=[names.get(one, one) for one in (str(f.get("id")) for f in done.failed)],
+    )
 
 
 def _upserted(report: IngestReport, items: Sequence[Document]) -> UpsertResponse:
-    failed = [r.id or items[r.index].id or f"documents[{r.index}]" for r in report.failed]
-    return UpsertResponse(succeeded=report.ids, failed=failed)
+    names = {taken_id(d.id): d.id for d in items if d.id}
+    failed = [items[r.index].id or r.id or f"documents[{r.index}]" for r in report.failed]
+    return UpsertResponse(succeeded=[names.get(one, one) for one in report.ids], failed=failed)
 
 
 def sync_documents(

@@ -8,6 +8,7 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
 
+from .._ids import taken_id
 from ..client import QuireClient
 from ..errors import DocumentNotFoundError
 from ..options import DocumentInput
@@ -22,7 +23,7 @@ PLACE = "quire"
 def input_of(node: BaseNode) -> DocumentInput:
     """A node to add: its own text, without the metadata that LlamaIndex can write around it."""
     return {
-        "id": node.node_id,
+        "id": taken_id(node.node_id),
         "text": node.get_content(metadata_mode=MetadataMode.NONE),
         "metadata": {"llama_index": True},
     }
@@ -33,7 +34,7 @@ def missing_nodes(
 ) -> list[DocumentInput]:
     """What can be added so that a question can be asked again. Raises the error when that is not
     all that is missing, or only a passage of it is at hand."""
-    known = {n.node.node_id: n.node for n in nodes if not is_passage(n.node)}
+    known = {taken_id(n.node.node_id): n.node for n in nodes if not is_passage(n.node)}
     if not error.document_ids or not set(error.document_ids) <= set(known):
         raise error
     return [input_of(known[i]) for i in error.document_ids]
@@ -47,8 +48,8 @@ def is_passage(node: BaseNode) -> bool:
 
 
 def ids_of(nodes: Sequence[NodeWithScore]) -> list[str]:
-    """Ids in order, each once."""
-    return list(dict.fromkeys(n.node.node_id for n in nodes))
+    """Ids in order, as Quire has them, each once."""
+    return list(dict.fromkeys(taken_id(n.node.node_id) for n in nodes))
 
 
 class QuireNodePostprocessor(BaseNodePostprocessor):
