@@ -79,7 +79,8 @@ class Walker {
   void take(FoundFile file) {
     struct stat info;
     if (::stat(file.path.c_str(), &info) != 0) {
-      out_.skipped.push_back({file.path.string(), std::strerror(errno)});
+      // What a link names, or what was there a moment ago, may be gone.
+      out_.skipped.push_back({file.path.string(), std::strerror(errno), errno != ENOENT});
       return;
     }
     if (!S_ISREG(info.st_mode)) {
@@ -98,12 +99,12 @@ class Walker {
     std::error_code error;
     fs::directory_iterator entries(folder, error);
     if (error) {
-      out_.skipped.push_back({folder.string(), error.message()});
+      out_.skipped.push_back({folder.string(), error.message(), true});
       return;
     }
     for (; entries != fs::directory_iterator(); entries.increment(error)) {
       if (error) {
-        out_.skipped.push_back({folder.string(), error.message()});
+        out_.skipped.push_back({folder.string(), error.message(), true});
         return;
       }
       const fs::path path = entries->path();

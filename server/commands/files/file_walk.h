@@ -23,6 +23,7 @@ struct FoundFile {
 
 struct SkippedFile {
   std::string path, reason;
+  bool unreadable = false;  ///< it may have texts, so leaving it out is a failure
 };
 
 struct FileWalk {

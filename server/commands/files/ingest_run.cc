@@ -364,6 +364,11 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     return reader.feed(piece, [&](const std::string& name, const std::string& data) {
       auto value = parse_json(data);
       if (!value.ok() || !value->is_object()) return true;
+      if (name == "error") {
+        last = Status::io(text_of(value->as_object(), "detail") +
+                          "; the same command goes on from there");
+        return false;
+      }
       double speed = 0;
       const double ratio = ratio_of(value->as_object(), speed);
       draw(ratio, speed);
@@ -373,8 +378,11 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     });
   });
   interrupt_.set_action({});
-  if (!followed.ok()) return followed.status();
-  if (!last.ok()) return last.status();
+  if (!last.ok() && followed.ok()) return last.status();
+  if (!followed.ok())
+    return Status(followed.code(), followed.status().message() +
+                                       "; the service may still be caching what it was sent, and "
+                                       "the same command goes on from there");
   bytes_done_ += std::exchange(bytes_sending_, 0);
   const auto* results = last->as_object().if_contains("results");
   if (!results || !results->is_array()) return Status::io("the job ended without results");
@@ -462,7 +470,8 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
   started_ = std::chrono::steady_clock::now();
   bytes_done_ = bytes_sending_ = bytes_total_ = 0;
   QUIRE_RETURN_IF_ERROR(look_up(walk));
-  for (const auto& [path, reason] : walk.skipped) say(Fate::kSkipped, path, reason);
+  for (const auto& [path, reason, unreadable] : walk.skipped)
+    say(unreadable ? Fate::kFailed : Fate::kSkipped, path, reason);
 
   // Hashes first: what is stored already needs no reader, and counts for no estimate.
   FileWalk rest;

@@ -70,6 +70,30 @@ TEST_F(FileWalkTest, AFolderMeansAllBelowItButHiddenFilesAndLoops) {
   EXPECT_THAT(walk->roots, ElementsAre(folder_));
   ASSERT_EQ(walk->skipped.size(), 1u);
   EXPECT_THAT(walk->skipped[0].path, HasSubstr("loop"));
+  EXPECT_FALSE(walk->skipped[0].unreadable);
+}
+
+TEST_F(FileWalkTest, AFolderThatCannotBeReadIsToldFromOneThatIsLeftOut) {
+  fs::permissions(folder_, fs::perms(0755));
+  fs::permissions(folder_ / "sub", fs::perms::none);
+  // Root may read anything, so the test runs as another user.
+  const bool root = ::geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
+  const auto below = find_files({folder_.string()}, {});
+  const auto named = find_files({path("sub")}, {});
+  if (root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
+  fs::permissions(folder_ / "sub", fs::perms::owner_all);
+  EXPECT_THAT(names(below), ElementsAre("a.md"));
+  ASSERT_TRUE(below.ok() && named.ok());
+  for (const FileWalk* walk : {&*below, &*named}) {
+    ASSERT_EQ(walk->skipped.size(), 1u);
+    EXPECT_EQ(walk->skipped[0].path, path("sub"));
+    EXPECT_TRUE(walk->skipped[0].unreadable);
+  }
 }
 
 TEST_F(FileWalkTest, PatternsAndFiltersChooseFiles) {
