@@ -1,4 +1,6 @@
 #include <boost/json/array.hpp>
+#include <chrono>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -10,6 +12,51 @@
 
 namespace quire {
 namespace json = boost::json;
+namespace {
+
+/// Keeps the subscription to a job alive until the job ends, the client leaves or the service
+/// stops.
+struct JobStream {
+  std::mutex mu;
+  Subscription subscription;  // guarded by mu
+  bool over = false;          // guarded by mu
+
+  void end() {
+    Subscription dropped;
+    std::lock_guard lock(mu);
+    over = true;
+    dropped = std::exchange(subscription, Subscription());
+  }
+  bool is_over() {
+    std::lock_guard lock(mu);
+    return over;
+  }
+};
+
+/// Ends the events once the service drains, since its stop would wait for the job, which goes on at
+/// the next start. `draining`: it drained at the last look; a job that is nearly done may end
+/// between two looks.
+void end_when_draining(Services& services, std::weak_ptr<Call> call,
+                       std::weak_ptr<JobStream> stream, bool draining) {
+  services.timers->at(
+      TimerQueue::Clock::now() + std::chrono::seconds(1), [&services, call, stream, draining] {
+        const auto s = stream.lock();
+        if (!s || s->is_over()) return;
+        if (!draining) return end_when_draining(services, call, stream, services.draining);
+        (void)services.workers->post_reply([call, s] {
+          if (const auto c = call.lock()) {
+            const Problem problem = make_problem(
+                "draining", "the service is shutting down; the job goes on at its next start");
+            (void)c->event("error", problem_body(problem, c->instance, c->request_id));
+            c->end_events();
+          }
+          s->end();
+        });
+      });
+}
+
+}  // namespace
+
 namespace handlers {
 
 void list_jobs(std::shared_ptr<Call> call) {
@@ -56,26 +103,14 @@ void job_events(std::shared_ptr<Call> call) {
   const auto now = call->services.ingest->jobs().job(call->ns, id);
   if (!now.ok()) return fail_job(*call, now.status(), id);
 
-  /// Keeps the subscription alive until the job ends or the client leaves.
-  struct Stream {
-    std::mutex mu;
-    Subscription subscription;  // guarded by mu
-    bool over = false;          // guarded by mu
-    void end() {
-      Subscription dropped;
-      std::lock_guard lock(mu);
-      over = true;
-      dropped = std::exchange(subscription, Subscription());
-    }
-  };
-  auto stream = std::make_shared<Stream>();
+  auto stream = std::make_shared<JobStream>();
   call->start_events();
-  call->exchange->on_disconnect([weak = std::weak_ptr<Stream>(stream)] {
+  call->exchange->on_disconnect([weak = std::weak_ptr<JobStream>(stream)] {
     if (auto s = weak.lock()) s->end();
   });
   auto subscription = call->services.ingest->jobs().subscribe(
       call->ns, id,
-      [call, weak = std::weak_ptr<Stream>(stream)](JobEvent event, const JobSnapshot& job) {
+      [call, weak = std::weak_ptr<JobStream>(stream)](JobEvent event, const JobSnapshot& job) {
         const bool done = event == JobEvent::kDone;
         const bool there = call->event(done ? "done" : "progress", job_json(job));
         if (done) call->end_events();
@@ -89,10 +124,14 @@ void job_events(std::shared_ptr<Call> call) {
                                             call->instance, call->request_id));
     return call->end_events();
   }
-  std::lock_guard lock(stream->mu);
-  if (!stream->over) stream->subscription = std::move(*subscription);
   // The stream is part of the call's own state, so it lives as long as the call.
   call->body_state = stream;
+  {
+    std::lock_guard lock(stream->mu);
+    if (stream->over) return;
+    stream->subscription = std::move(*subscription);
+  }
+  end_when_draining(call->services, call, stream, call->services.draining);
 }
 
 }  // namespace handlers

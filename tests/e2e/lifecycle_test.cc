@@ -4,6 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 
 #include "cachestore/format/key.h"
@@ -71,6 +72,36 @@ TEST(Lifecycle, DrainingRefusesNewWorkOnOpenConnections) {
   service.signal(SIGTERM);
   (void)busy.read_until("event: done");
   EXPECT_EQ(service.wait(), 0);
+}
+
+TEST(Lifecycle, AStopDoesNotWaitForTheEventsOfAJob) {
+  TempFolder folder;
+  std::ofstream(folder.path() / "long.txt") << sample_text(1, 150'000);
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--server.drain_seconds=300"});
+  auto ingest = std::async(std::launch::async, [&] {
+    return run_process({QUIRE_BINARY, "ingest", "--server",
+                        "http://127.0.0.1:" + std::to_string(service.port()),
+                        (folder.path() / "long.txt").string()});
+  });
+  std::string job;
+  EXPECT_TRUE(soon([&] {
+    const auto jobs = service.json("GET", "/v1/jobs?status=running");
+    if (at(jobs, "data").as_array().empty()) return false;
+    job = text_at(jobs, "data.0.id");
+    return true;
+  }));
+  LoopbackClient watcher(service.port());
+  EXPECT_TRUE(watcher.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+  EXPECT_NE(watcher.read_until("event: progress").find("event: progress"), std::string::npos);
+  service.signal(SIGTERM);
+  const std::string rest = watcher.read_until("the job goes on at its next start");
+  EXPECT_NE(rest.find("event: error"), std::string::npos) << rest;
+  EXPECT_EQ(service.wait(), 0);
+  EXPECT_NE(service.log().find("\"all_requests_finished\":\"true\""), std::string::npos);
+  const ProcessResult told = ingest.get();
+  EXPECT_EQ(told.exit_code, 1) << told.out;
+  EXPECT_NE(told.err.find("the same command goes on from there"), std::string::npos) << told.err;
 }
 
 TEST(Lifecycle, ASecondSignalEndsTheWaiting) {
