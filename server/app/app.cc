@@ -52,6 +52,7 @@ class App final : public HttpService {
 
  private:
   std::optional<HttpResponse> admit(Call& call, const HttpRequest& request);
+  std::string likely_path(std::vector<std::string> path) const;
   std::optional<HttpResponse> check_host(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> check_origin(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> refuse(Call& call, const Problem& problem);
@@ -225,6 +226,20 @@ std::optional<HttpResponse> App::limit_rate(Call& call) {
   return refuse(call, p);
 }
 
+/// Returns which path was meant by one without /v1, or with it twice: some clients want it in the
+/// address of a service, and others add it. Empty: none that there is.
+std::string App::likely_path(std::vector<std::string> path) const {
+  if (path.size() > 1 && path[0] == "v1" && path[1] == "v1")
+    path.erase(path.begin());
+  else
+    path.insert(path.begin(), "v1");
+  const auto match = routes_.match("GET", path);
+  if (!match.route && match.allowed.empty()) return {};
+  std::string text;
+  for (const std::string& segment : path) text += "/" + segment;
+  return "; did you mean " + text.substr(0, 256) + "?";
+}
+
 /// Decides everything that is known before the body is read.
 std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   auto match = routes_.match(request.method, request.path);
@@ -238,7 +253,8 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
       call.style = ErrorStyle::kOllama;
     if (match.allowed.empty())
       return refuse(call,
-                    make_problem("route_not_found", "there is no " + call.instance.substr(0, 256)));
+                    make_problem("route_not_found", "there is no " + call.instance.substr(0, 256) +
+                                                        likely_path(request.path)));
     Problem p = make_problem("method_not_allowed", call.instance.substr(0, 256) + " takes " +
                                                        joined(match.allowed) + ", not " +
                                                        request.method.substr(0, 32));

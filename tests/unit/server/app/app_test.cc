@@ -62,6 +62,21 @@ TEST_F(AppTest, LoadingAndDrainingRefuseWorkButNotProbes) {
   EXPECT_EQ(call("GET", "/livez").status, 200);
 }
 
+TEST_F(AppTest, APathWithoutItsPrefixOrWithTwoNamesTheOneThatIsThere) {
+  const auto message = [&](const std::string& method, const std::string& path) {
+    const RawResponse r = call(method, path);
+    EXPECT_EQ(r.status, 404) << path;
+    EXPECT_EQ(code_of(r), "route_not_found");
+    return std::string(parse_json(r.body)->as_object().at("detail").as_string());
+  };
+  EXPECT_EQ(message("POST", "/chat/completions"),
+            "there is no /chat/completions; did you mean /v1/chat/completions?");
+  EXPECT_EQ(message("GET", "/v1/v1/documents/a"),
+            "there is no /v1/v1/documents/a; did you mean /v1/documents/a?");
+  EXPECT_EQ(message("GET", "/v1/nothing"), "there is no /v1/nothing");
+  EXPECT_EQ(message("GET", "/nothing"), "there is no /nothing");
+}
+
 TEST_F(AppTest, KeysScopesAndNamespaces) {
   use_keys();
   auto r = call("GET", "/v1/documents");
