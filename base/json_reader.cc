@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "base/nearest_name.h"
@@ -32,8 +33,11 @@ std::string_view type_name(JsonType type) {
 }
 
 std::string shown(double v) {
-  return v == std::floor(v) && std::fabs(v) < 1e15 ? std::to_string(static_cast<std::int64_t>(v))
-                                                   : std::to_string(v);
+  if (v == std::floor(v) && std::fabs(v) < 1e15)
+    return std::to_string(static_cast<std::int64_t>(v));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.10g", v);
+  return text;
 }
 
 std::optional<double> as_number(const json::value& value) {

@@ -165,14 +165,12 @@ TEST(JsonReader, RangesIncludeTheirBounds) {
               c.message);
     EXPECT_EQ(out == 5, *c.message != '\0');
   }
-  const Case numbers[] = {
-      {R"({"x":-0.5})", ""},
-      {R"({"x":2})", ""},
-      {R"({"x":-1})", "cache.x is -1; it must be between -0.500000 and 2"},
-      {R"({"x":2.5})", "cache.x is 2.500000; it must be between -0.500000 and 2"},
-      {R"({"x":18446744073709551615})",
-       "cache.x is 18446744073709551616.000000; it must be between -0.500000 "
-       "and 2"}};
+  const Case numbers[] = {{R"({"x":-0.5})", ""},
+                          {R"({"x":2})", ""},
+                          {R"({"x":-1})", "cache.x is -1; it must be between -0.5 and 2"},
+                          {R"({"x":2.5})", "cache.x is 2.5; it must be between -0.5 and 2"},
+                          {R"({"x":18446744073709551615})",
+                           "cache.x is 1.844674407e+19; it must be between -0.5 and 2"}};
   for (const Case& c : numbers) {
     double out = 1;
     EXPECT_EQ(error_of(c.text, [&](JsonReader& r) { r.number("x", out, -0.5, 2); }).message,
