@@ -359,6 +359,21 @@ TEST(Cli, BenchMeasuresEachWorkloadAndLeavesNothingBehind) {
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("ttft_p99_ms"), std::string::npos) << r.out;
   EXPECT_TRUE(at(service.json("GET", "/v1/documents"), "data").as_array().empty());
+  // Documents that are there already are no part of a conversation.
+  const auto prompt_tokens = [&] {
+    const auto chat = bench({"chat", "--users", "1", "--rounds", "1", "--json"});
+    EXPECT_EQ(chat.exit_code, 0) << chat.err;
+    return int_at(parse(chat.out), "runs.0.prompt_tokens");
+  };
+  const auto alone = prompt_tokens();
+  int status = 0;
+  (void)service.json("POST", "/v1/documents?wait=true",
+                     R"({"id":"d","text":"What is known of the harbour? I am guest of the mill."})",
+                     {}, &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(prompt_tokens(), alone);
+  (void)service.json("DELETE", "/v1/documents/d", {}, {}, &status);
+  EXPECT_EQ(status, 200);
 
   r = bench({"long-doc", "-s", "nonsense"});
   EXPECT_EQ(r.exit_code, 1);
@@ -366,9 +381,12 @@ TEST(Cli, BenchMeasuresEachWorkloadAndLeavesNothingBehind) {
   EXPECT_TRUE(at(service.json("GET", "/v1/documents"), "data").as_array().empty());
   EXPECT_EQ(bench({"long-doc", "--requests", "0"}).exit_code, 2);
   EXPECT_EQ(service.stop(), 0);
-  r = bench({"chat"});
-  EXPECT_EQ(r.exit_code, 1);
-  EXPECT_NE(r.err.find(server.substr(7)), std::string::npos) << r.err;
+  for (const auto* workload : {"chat", "long-doc"}) {
+    r = bench({workload});
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_NE(r.err.find(server.substr(7)), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("could not be deleted"), std::string::npos) << r.err;
+  }
 }
 
 /// Returns the last lines of a log that tell contexts.

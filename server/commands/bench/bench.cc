@@ -83,6 +83,7 @@ class Runner {
         const std::string before = messages.empty() ? workload_.opening + "\n\n" : std::string();
         messages.push_back(json::object{{"role", "user"}, {"content", before + turn.question}});
         body["messages"] = messages;
+        body["document_ids"] = json::array();  // else those of the service that fit are read
       } else {
         body["query"] = turn.question;
         body["document_ids"] = json::array(turn.document_ids.begin(), turn.document_ids.end());
@@ -142,18 +143,16 @@ Status post_documents(const BenchFlags& f, const Workload& w, const Interrupt& i
   return {};
 }
 
-void delete_documents(const BenchFlags& f, const Workload& w) {
+Status delete_documents(const BenchFlags& f, const Workload& w) {
   json::array ids;
   for (const BenchDocument& d : w.documents) ids.emplace_back(d.id);
-  if (ids.empty()) return;
+  if (ids.empty()) return {};
   ClientRequest request;
   request.method = "POST";
   request.target = "/v1/documents/delete";
   request.content_type = "application/json";
   request.body = to_text(json::object{{"ids", std::move(ids)}});
-  if (const auto s = client_json(f.client, std::move(request)); !s.ok())
-    std::fprintf(stderr, "quire bench: its documents could not be deleted: %s\n",
-                 s.status().message().c_str());
+  return client_json(f.client, std::move(request)).status();
 }
 
 /// Prints the rows as columns, because they have many members and there are one or two of them.
@@ -194,7 +193,13 @@ int bench(const BenchFlags& f) {
     else
       rows.push_back(bench_row(*run));
   }
-  if (!f.keep) delete_documents(f, workload);
+  if (!f.keep) {
+    const Status deleted = delete_documents(f, workload);
+    // A service that does not answer is told of once.
+    if (!deleted.ok() && deleted.message() != failure.message())
+      std::fprintf(stderr, "quire bench: its documents could not be deleted: %s\n",
+                   deleted.message().c_str());
+  }
   if (!failure.ok()) return complain(failure);
   const bool stopped = interrupt.requested();
   if (f.as_json) {
