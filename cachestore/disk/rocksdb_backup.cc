@@ -77,6 +77,8 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
   std::error_code ec;
   if (!fs::is_directory(folder, ec))
     return Status(Code::kNotFound, "there is no folder of backups '" + folder + "'", "from");
+  if (!fs::is_directory(fs::path(folder) / "meta", ec))
+    return Status(Code::kNotFound, "there is no backup in '" + folder + "'", "from");
   if (fs::exists(path, ec) && !fs::is_empty(path, ec))
     return Status(Code::kFailedPrecondition,
                   "'" + path + "' is not empty: name a new folder, or move it away", "disk.path");

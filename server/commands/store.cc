@@ -29,8 +29,12 @@ std::string human(std::uint64_t bytes) {
 
 Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
   // Only the service creates a store. Here a missing one means that the path is mistyped.
-  if (!holds_store(path))
+  if (!holds_store(path)) {
+    std::error_code ec;
+    (void)std::filesystem::exists(std::filesystem::path(path) / "STORE", ec);
+    if (ec) return Status::io("cannot look into '" + path + "': " + ec.message());
     return Status::not_found("there is no store at '" + path + "'; name its folder with --path");
+  }
   StoreOptions options;
   options.path = path;
   options.dram_bytes = 0;
@@ -130,10 +134,15 @@ int repair(const std::string& path, const std::string& copy, bool apply, bool dr
   for (const auto& d : report->lost)
     std::printf("lost: %s %s: %s\n", d.ns.c_str(), d.id.c_str(), d.reason.c_str());
   std::printf("%s\n", summary(*report).c_str());
+  const bool whole = report->damage.empty() && report->texts.empty() && report->lost.empty() &&
+                     !report->may_lack_documents;
   if (!apply) {
-    std::printf("nothing was changed; --apply does it\n");
+    std::printf("%s\n", whole ? "no damage was found, and nothing was changed; --apply makes a new "
+                                "record all the same"
+                              : "nothing was changed; --apply does it");
   } else {
-    std::printf("the damaged record lies in %s\n", report->kept_folder.c_str());
+    std::printf("the %s record lies in %s\n", whole ? "former" : "damaged",
+                report->kept_folder.c_str());
     for (const auto& file : report->text_files)
       std::printf("post these texts again: %s\n", file.c_str());
   }

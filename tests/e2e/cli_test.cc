@@ -175,6 +175,11 @@ TEST(Cli, AStoreThatIsNotThereIsNotMade) {
     EXPECT_NE(r.err.find("there is no store at"), std::string::npos) << r.err;
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  // Neither is one that cannot be looked at taken for one that is missing.
+  const auto r = run_process({QUIRE_BINARY, "store", "stats", "-p", std::string(300, 'x')});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("cannot look into"), std::string::npos) << r.err;
+  EXPECT_EQ(r.err.find("there is no store"), std::string::npos) << r.err;
 }
 
 TEST(Cli, TheManualHasTheUsageOfEachCommand) {
@@ -263,6 +268,9 @@ TEST(Cli, IngestQueryDocuments) {
   EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
   r = run_process({QUIRE_BINARY, "store", "gc", "--path", (folder.path() / "store").string()});
   EXPECT_EQ(r.exit_code, 0) << r.err;
+  r = run_process({QUIRE_BINARY, "store", "repair", "--path", (folder.path() / "store").string()});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("no damage was found, and nothing was changed"), std::string::npos) << r.out;
   r = run_process({QUIRE_BINARY, "query", "--server", server, "q"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("quire serve"), std::string::npos) << "says how to start one: " << r.err;

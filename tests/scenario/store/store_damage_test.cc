@@ -699,6 +699,10 @@ TEST_F(StoreDamage, WithoutItsTablesARepairKeepsWhatTheLogHas) {
 TEST_F(StoreDamage, ABackupIsIncrementalVerifiedAndComesBack) {
   const std::string backups = folder.path("backups"), restored = folder.path("restored");
   EXPECT_EQ(restore_store(backups, restored).code(), Code::kNotFound);
+  fs::create_directory(folder.path("empty"));
+  const auto none = restore_store(folder.path("empty"), restored);
+  EXPECT_EQ(none.code(), Code::kNotFound);
+  EXPECT_NE(none.status().message().find("there is no backup in"), std::string::npos);
   {
     auto store = open_admin_store(options);
     ASSERT_OK(store);
