@@ -153,8 +153,14 @@ TEST(Cli, AnAnswerThatCannotBeWrittenIsAFailure) {
 }
 
 TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
-  for (const std::vector<std::string>& args :
-       {std::vector<std::string>{}, {"nonsense"}, {"ingest"}, {"version", "--no-such-flag"}}) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{},
+                                               {"nonsense"},
+                                               {"ingest"},
+                                               {"version", "--no-such-flag"},
+                                               {"query", "q", "--temperature", "nan"},
+                                               {"chat", "--temperature", "inf"},
+                                               {"retrieve", "q", "--min-score", "nan"},
+                                               {"retrieve", "q", "--links", "nan"}}) {
     std::vector<std::string> line{QUIRE_BINARY};
     line.insert(line.end(), args.begin(), args.end());
     const auto r = run_process(line);
@@ -246,6 +252,13 @@ TEST(Cli, IngestQueryDocuments) {
                    "Which line?"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.err.find("prompt tokens"), std::string::npos) << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--namespace", "empty",
+                   "--max-tokens", "4", "Which line?"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.err.find("no document was used"), std::string::npos) << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--no-documents", "--max-tokens", "4",
+                   "Which line?"});
+  EXPECT_EQ(r.err.find("no document was used"), std::string::npos) << r.err;
   r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one", "--json", "--max-tokens",
                    "4", "Which line?"});
   EXPECT_GT(int_at(parse(r.out), "usage.prompt_tokens"), 0);

@@ -4,6 +4,7 @@
 #include <boost/json/array.hpp>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "base/json_parse.h"
@@ -11,6 +12,10 @@
 
 namespace quire {
 namespace json = boost::json;
+
+std::string check_finite(const std::string& text) {
+  return std::isfinite(std::strtod(text.c_str(), nullptr)) ? "" : "'" + text + "' is no number";
+}
 
 void add_question_flags(CLI::App& command, QuestionFlags& flags) {
   command
@@ -29,6 +34,7 @@ void add_question_flags(CLI::App& command, QuestionFlags& flags) {
                      "policy.strategy says");
   command.add_option("--max-tokens", flags.max_tokens, "Longest answer")->capture_default_str();
   command.add_option("--temperature", flags.temperature, "0: the likeliest token")
+      ->check(check_finite)
       ->capture_default_str();
   command.add_option("--system", flags.system, "System message");
   command.add_option("--citation", flags.citation,

@@ -12,6 +12,10 @@
 
 namespace quire {
 
+/// Checks the text of an option: JSON holds neither NaN nor infinity. Returns what is wrong with
+/// it, or an empty text.
+std::string check_finite(const std::string& text);
+
 /// What every question says besides its own words.
 struct QuestionFlags {
   std::vector<std::string> documents;  ///< ids, in prompt order; empty: the service takes the best

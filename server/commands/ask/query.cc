@@ -89,6 +89,12 @@ int stream(const QueryFlags& flags, json::object body) {
   const auto done = stream_answer(flags.client, std::move(body));
   if (!done.ok()) return refused(done.status());
   print_citations(*done);
+  const auto* used = done->if_contains("documents");
+  const bool none = used && used->is_array() && used->as_array().empty();
+  if (none && !flags.asked.no_documents)  // the answer is the model's own, which nobody asked for
+    std::fprintf(stderr,
+                 "no document was used: none fits the question; 'quire documents list' shows those "
+                 "that are there, and -d names some\n");
   print_fates(*done);
   return 0;
 }

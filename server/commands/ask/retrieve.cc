@@ -106,9 +106,11 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
       ->capture_default_str();
   c->add_option("--links", flags->links,
                 "Part of a text's score that goes on to documents whose titles it names")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(CLI::Range(0.0, 1.0))
+      ->check(check_finite);
   c->add_option("--min-score", flags->min_score, "Only what scores above this")
       ->check(CLI::Range(0.0, 1e6))
+      ->check(check_finite)
       ->capture_default_str();
   add_metadata_flag(*c, flags->metadata);
   c->add_option("--rerank", flags->rerank,
