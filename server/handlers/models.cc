@@ -299,20 +299,22 @@ void version_info(std::shared_ptr<Call> call) {
       200, json::object{{"version", version()}, {"name", "quire"}, {"build", build_description()}});
 }
 
-/// {"prompt"} | {"content"} | {"messages"}; unknown members are ignored, as OpenAI-style paths do.
+/// {"prompt"} | {"content"} | {"messages"}, as vLLM and llama.cpp name them.
 void tokenize(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
   if (!choose_named(*call, *body)) return;
   const auto& engine = *call->model().engine;
   JsonReader r(*body, "");
-  std::string prompt, content;
+  std::string prompt, content, model;
   bool add_special = true;
   std::vector<ChatMessage> messages;
   if (r.ok()) {
     r.string("prompt", prompt);
     r.string("content", content);
+    r.string("model", model);  // choose_named() has read it
     r.boolean("add_special_tokens", add_special);
+    r.boolean("add_special", add_special);
     if (const auto* list = r.array("messages", 1, 1024)) {
       for (std::size_t i = 0; i < list->size() && r.ok(); ++i) {
         JsonReader m((*list)[i], "messages[" + std::to_string(i) + "]");
@@ -325,6 +327,7 @@ void tokenize(std::shared_ptr<Call> call) {
     const int given = static_cast<int>(r.has("prompt")) + static_cast<int>(r.has("content")) +
                       static_cast<int>(r.has("messages"));
     if (r.ok() && given != 1) r.fail("prompt", "give exactly one of prompt, content and messages");
+    r.finish();
   }
   if (failed(*call, r.error())) return;
   // A little more than a window is counted, so that clients learn by how much a text is too long.
@@ -378,6 +381,7 @@ void detokenize(std::shared_ptr<Call> call) {
     }
     ids.push_back(static_cast<std::int32_t>(id));
   }
+  r.finish();
   if (failed(*call, r.error())) return;
   call->reply_json(200, json::object{{"prompt", t.decode(ids)}});
 }

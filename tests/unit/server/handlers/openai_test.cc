@@ -91,6 +91,18 @@ TEST_F(OpenAiTest, TokensOfMessagesAreCountedAsAChatTakesThem) {
   EXPECT_EQ(error.at("param").as_string(), "messages[0].content[0].type");
 }
 
+TEST_F(OpenAiTest, UnknownFieldsOfTokensAreRefused) {
+  EXPECT_EQ(post("/tokenize", R"({"prompt":"Hi","model":"default","add_special":false})").status,
+            200);
+  EXPECT_EQ(post("/detokenize", R"({"tokens":[1],"model":"default"})").status, 200);
+  for (const auto& [path, body] : {std::pair("/tokenize", R"({"prompt":"Hi","with_pieces":true})"),
+                                   std::pair("/detokenize", R"({"tokens":[1],"skip":true})")}) {
+    const auto r = post(path, body);
+    EXPECT_EQ(r.status, 400) << path;
+    EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "unknown_field");
+  }
+}
+
 constexpr const char* kTools =
     R"(,"tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object",)"
     R"("properties":{"a":{"type":"integer"}},"required":["a"]}}}])";
