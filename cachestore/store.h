@@ -352,6 +352,9 @@ class Store {
   virtual Status flush() = 0;
 };
 
+/// Checks what open_store() asks of its options alone. Errors: kInvalidArgument with the setting.
+Status check_store_options(const StoreOptions& options);
+
 /// Opens or creates a store. Errors (one each, naming path and fix): kNotFound (parent missing;
 /// read-only and no store), kInvalidArgument (a file, a foreign folder, options),
 /// kFailedPrecondition (in use by another process; newer layout; the folder follows another shared

@@ -25,7 +25,17 @@ std::string mib(std::uint64_t bytes) {
                             : std::to_string((bytes + 1023) >> 10) + " KiB";
 }
 
-Status check_options(const StoreOptions& o) {
+Status check_record(std::string_view name, std::string_view value) {
+  if (name.empty() || name.size() > 1024)
+    return Status::invalid("name", "must have 1 to 1024 bytes");
+  if (value.size() > 2 * kMaxTextBytes)
+    return Status::invalid("value", "is longer than " + mib(2 * kMaxTextBytes));
+  return {};
+}
+
+}  // namespace
+
+Status check_store_options(const StoreOptions& o) {
   if (o.max_bytes != 0 && o.max_bytes < kMinStoreBytes) {
     return Status::invalid("disk.max_bytes", "is " + mib(o.max_bytes) + "; at least " +
                                                  mib(kMinStoreBytes) +
@@ -52,16 +62,6 @@ Status check_options(const StoreOptions& o) {
   }
   return {};
 }
-
-Status check_record(std::string_view name, std::string_view value) {
-  if (name.empty() || name.size() > 1024)
-    return Status::invalid("name", "must have 1 to 1024 bytes");
-  if (value.size() > 2 * kMaxTextBytes)
-    return Status::invalid("value", "is longer than " + mib(2 * kMaxTextBytes));
-  return {};
-}
-
-}  // namespace
 
 Result<StorePolicy> parse_store_policy(std::string_view name) {
   if (name == "lru") return StorePolicy::kLru;
@@ -103,7 +103,7 @@ namespace {
 
 /// Opens a store of which the whole record can be read.
 Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
-  QUIRE_RETURN_IF_ERROR(check_options(options));
+  QUIRE_RETURN_IF_ERROR(check_store_options(options));
   QUIRE_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::open(options.path, options.read_only));
   RocksDbTierOptions tier_options{.direct_io = options.direct_io,
                                   .read_only = options.read_only,
@@ -164,7 +164,7 @@ Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
                                                   std::unique_ptr<DiskTier> disk,
                                                   RemoteCache::Tiers shared,
                                                   std::unique_ptr<SharedCatalog> catalog) {
-  QUIRE_RETURN_IF_ERROR(check_options(options));
+  QUIRE_RETURN_IF_ERROR(check_store_options(options));
   if (!options.clock_ms) options.clock_ms = system_clock_ms;
   auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk), std::move(shared),
                                            std::move(catalog));

@@ -162,7 +162,7 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
   const std::string model = std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo";
   for (const std::string flag :
        {"model.prompt_format=foo", "prompt.document=abc", "retrieve.encoder=/nonexistent",
-        "log.audit=/nonexistent/audit.jsonl", "backup.path=./data/backups"}) {
+        "log.audit=/nonexistent/audit.jsonl", "backup.path=./data/backups", "disk.max_bytes=50"}) {
     r = run_process({QUIRE_BINARY, "serve", "--check-config", model, "--" + flag});
     EXPECT_EQ(r.exit_code, 1) << flag << r.out;
     EXPECT_NE(r.err.find(flag.substr(0, flag.find('='))), std::string::npos) << r.err;

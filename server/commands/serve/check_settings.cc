@@ -87,6 +87,7 @@ Status check_settings(const Config& config) {
   if (!config.trace.endpoint.empty()) QUIRE_RETURN_IF_ERROR(configured_trace_headers().status());
   if (!config.log.audit.empty()) QUIRE_RETURN_IF_ERROR(AuditLog::check(config.log.audit));
   QUIRE_ASSIGN_OR_RETURN(const StoreOptions store, store_options(config));
+  QUIRE_RETURN_IF_ERROR(check_store_options(store));
   QUIRE_RETURN_IF_ERROR(open_remote_tiers(store.remote).status());
   QUIRE_ASSIGN_OR_RETURN(const NamespaceWordings words,
                          load_namespace_wordings(config.prompt.namespaces_file));
