@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 
+#include "cachestore/disk/log/log_gaps.h"
 #include "cachestore/disk/log/log_pieces.h"
 
 namespace quire {
@@ -16,21 +17,31 @@ namespace fs = std::filesystem;
 
 /// So much of a log is searched for its first record.
 constexpr std::size_t kMostRead = 4 * kLogBlock;
-/// A record is a batch of writes: the number of the first one (8), and how many they are (4).
-constexpr std::size_t kBatchHeader = 12;
-/// RocksDB gives no write a number from here on.
-constexpr std::uint64_t kNoWrite = std::uint64_t{1} << 56;
 
 struct Log {
   std::string name;
-  std::uint64_t number = 0, first_write = kNoWrite;
-  std::uint32_t checksum = 0;  // of the first record, or of its first piece
-  /// Whether this one may come after the other. A batch without writes takes no number.
+  std::uint64_t number = 0;
+  std::optional<std::uint64_t> first_write;  // none: the first record is no batch
+  std::uint32_t checksum = 0;                // of the first record, or of its first piece
+  bool empty = false;                        // no whole batch in it has a write
+  /// Whether this one may come after the other. A batch without writes takes no number. RocksDB
+  /// begins a log with one if the end of the log before was torn, and so it does again if that log
+  /// got no write until its own end was torn.
   bool follows(const Log& other) const {
     return first_write > other.first_write ||
-           (first_write == other.first_write && checksum != other.checksum);
+           (first_write == other.first_write && (checksum != other.checksum || other.empty));
   }
 };
+
+/// Returns whether no batch of a log has a write.
+bool has_no_write(const fs::path& path) {
+  bool failed = false;
+  const LogRecords found = log_records(file_bytes(path.string(), &failed));
+  return !failed && std::ranges::all_of(found.records, [](const std::string& record) {
+    const auto batch = BatchNumbers::of(record);
+    return batch && batch->count == 0;
+  });
+}
 
 std::optional<Log> read_log(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -44,8 +55,9 @@ std::optional<Log> read_log(const fs::path& path) {
               .number = std::strtoull(path.stem().string().c_str(), nullptr, 10),
               .checksum = piece->checksum};
       // The records of a manifest, which has the same framing, are shorter or begin with text.
-      if (piece->data.size() >= kBatchHeader)
-        out.first_write = little_endian(piece->data.substr(0, 8));
+      const auto batch = BatchNumbers::of(piece->data);
+      if (batch) out.first_write = batch->first;
+      out.empty = batch && batch->count == 0 && has_no_write(path);
       return out;
     }
     // What follows a damaged record is found in the next block, as RocksDB finds it.
@@ -64,8 +76,8 @@ std::vector<std::string> misplaced_logs(const std::string& folder) {
   for (const auto& e : fs::directory_iterator(folder, ec)) {
     if (e.path().extension() != ".log") continue;
     auto log = read_log(e.path());
-    if (log && log->first_write >= kNoWrite) out.push_back(log->name);
-    if (log && log->first_write < kNoWrite) logs.push_back(std::move(*log));
+    if (log && !log->first_write) out.push_back(log->name);
+    if (log && log->first_write) logs.push_back(std::move(*log));
   }
   std::ranges::sort(logs, {}, &Log::number);
   // The longest row of logs that follow one another: its length up to each, and the one before.

@@ -120,6 +120,40 @@ TEST_F(StoreDamage, ATornEndOfTheLogIsLeftOut) {
   EXPECT_EQ(documents(**store).size(), kDocuments);
 }
 
+/// Each start behind a torn end begins its log with the same empty batch. A deletion of the older
+/// log may not have reached the disk.
+TEST_F(StoreDamage, TwoTornEndsInARowAreNotTakenForALogInTheWrongPlace) {
+  write_documents(/*crash=*/true);
+  const std::string record = options.path + "/db", kept = folder.path("kept");
+  const std::string torn = std::string("abcd\xBC\x02\x01", 7) + std::string(505, 'x') +
+                           std::string(195, '\0');
+  fs::path older;
+  std::string bytes;
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_FALSE(files(".log").empty());
+    older = files(".log").back();
+    bytes = read(older) + torn;
+    write(older, bytes);
+    {
+      auto store = open();
+      ASSERT_OK(store);
+      fs::copy(record, kept);  // what a loss of power leaves
+    }
+    fs::remove_all(record);
+    fs::rename(kept, record);
+    fs::remove(options.path + "/SEAL");
+  }
+  const auto newer = files(".log").back();
+  ASSERT_NE(newer, older);
+  ASSERT_EQ(log_records(read(newer)).records.size(), 1u);
+  ASSERT_EQ(log_records(read(newer)).records, log_records(bytes).records);
+  write(older, bytes);
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  EXPECT_EQ((*store)->stats().lost.count, 0u);
+}
+
 TEST_F(StoreDamage, ATornWriteThatMayHaveBeenAcknowledgedIsSaidOrRefused) {
   write_documents(/*crash=*/true);
   const auto logs = files(".log");

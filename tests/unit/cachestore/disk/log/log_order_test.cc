@@ -67,6 +67,33 @@ TEST_F(LogOrder, AContentTwiceIsNamedOnceAndSoIsALogOutOfOrder) {
   EXPECT_EQ(misplaced(), Names{"000010.log"});
 }
 
+/// RocksDB begins a log with a batch without writes behind one whose end was torn. If such ends
+/// come twice, and the older log was not deleted yet, two logs begin alike.
+TEST_F(LogOrder, LogsThatBeginWithTheSameEmptyBatchMayFollowOneAnother) {
+  const auto begun_with = [](std::uint64_t next) {
+    test::LogFile out;
+    std::string empty = batch(next, "");
+    empty[8] = 0;
+    out.add(empty);
+    return out;
+  };
+  const std::string torn = std::string("abcd\xBC\x02\x01", 7) + std::string(700, 'x');
+  test::LogFile last = begun_with(7);
+  put("000009.log", log(5) + torn);
+  put("000010.log", last.bytes);
+  put("000011.log", last.bytes + torn);
+  last.add(batch(7, std::string(200'000, 'x')));  // longer than what is read of a beginning
+  put("000012.log", last.bytes);
+  EXPECT_EQ(misplaced(), Names());
+  // The writes that a log has come before those of the next one.
+  put("000013.log", last.bytes);
+  EXPECT_EQ(misplaced().size(), 1u);
+  put("000013.log", begun_with(7).bytes);
+  EXPECT_EQ(misplaced().size(), 1u);
+  put("000013.log", begun_with(8).bytes);
+  EXPECT_EQ(misplaced(), Names());
+}
+
 TEST_F(LogOrder, AManifestIsNoLog) {
   test::LogFile manifest, short_one;
   manifest.add("\1\x1aleveldb.BytewiseComparator");
