@@ -107,10 +107,14 @@ Status ExtentFiles::recover(std::span<const ExtentRange> live) {
   if (!dir)
     return errno == ENOENT && options_.read_only ? Status() : failed("open the extents", errno);
   std::vector<std::uint32_t> found;
-  while (const dirent* e = ::readdir(dir)) {
+  errno = 0;
+  for (; const dirent* e = ::readdir(dir); errno = 0) {
     if (const std::uint32_t number = number_of(e->d_name); number > 0) found.push_back(number);
   }
+  const int error = errno;
   ::closedir(dir);
+  // An extent that is not listed would be taken for a lost one.
+  if (error != 0) return failed("list the extents", error);
   for (const std::uint32_t number : found) {
     struct stat st;
     if (::stat(path_of(number).c_str(), &st) != 0) continue;

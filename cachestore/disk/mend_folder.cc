@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/store_folder.h"
@@ -49,26 +50,27 @@ Status only_a_file(const std::string& path) {
   return set_aside(path);
 }
 
-std::vector<std::string> manifests(const std::string& db) {
+std::vector<std::string> manifests(const std::vector<fs::path>& files) {
   std::vector<std::string> out;
   std::error_code ec;
-  for (const auto& e : fs::directory_iterator(db, ec)) {
-    const std::string name = e.path().filename().string();
-    if (name.starts_with("MANIFEST-") && e.is_regular_file(ec)) out.push_back(name);
+  for (const fs::path& file : files) {
+    const std::string name = file.filename().string();
+    if (name.starts_with("MANIFEST-") && fs::is_regular_file(file, ec)) out.push_back(name);
   }
   return out;
 }
 
 /// Returns whether a process ended while it made the record: RocksDB names the first manifest in
 /// CURRENT before it begins a log, and what is acknowledged is in the ledger, too.
-bool is_unfinished(const std::string& root, const std::vector<std::string>& manifests) {
+bool is_unfinished(const std::string& root, const std::vector<fs::path>& files,
+                   const std::vector<std::string>& manifests) {
   std::error_code ec;
   if (manifests.size() != 1 || manifests.front() != "MANIFEST-000001") return false;
   for (const char* name : {"/db/CURRENT", "/LEDGER", "/SEAL"})
     if (fs::exists(root + name, ec)) return false;
-  for (const auto& e : fs::directory_iterator(root + "/db", ec))
-    if (e.path().extension() == ".log" || e.path().extension() == ".sst") return false;
-  return !ec;
+  return std::ranges::none_of(files, [](const fs::path& file) {
+    return file.extension() == ".log" || file.extension() == ".sst";
+  });
 }
 
 Status mend_marker(const std::string& root, int layout) {
@@ -140,10 +142,11 @@ Status end_replacement(const std::string& root) {
 Status mend_folder(const std::string& root, int layout) {
   QUIRE_RETURN_IF_ERROR(end_replacement(root));
   const std::string db = root + "/db";
-  const auto found = manifests(db);
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
+  const auto found = manifests(files);
   std::error_code ec;
   if (found.empty() && !fs::exists(db + "/CURRENT", ec)) return {};  // no record, or a new store
-  if (is_unfinished(root, found)) {
+  if (is_unfinished(root, files, found)) {
     log_warning("the record was being made when its process ended, and is begun anew",
                 {{"path", db}});
     fs::remove(db + "/" + found.front(), ec);
@@ -158,9 +161,9 @@ Status mend_folder(const std::string& root, int layout) {
   QUIRE_RETURN_IF_ERROR(only_a_file(db + "/IDENTITY"));
   if (fs::is_regular_file(db + "/IDENTITY", ec) && fs::file_size(db + "/IDENTITY", ec) == 0)
     fs::remove(db + "/IDENTITY", ec);
-  for (const auto& e : fs::directory_iterator(db, ec)) {
-    if (e.path().filename().string().starts_with("OPTIONS-"))
-      QUIRE_RETURN_IF_ERROR(only_a_file(e.path().string()));
+  for (const fs::path& file : files) {
+    if (file.filename().string().starts_with("OPTIONS-"))
+      QUIRE_RETURN_IF_ERROR(only_a_file(file.string()));
   }
   QUIRE_RETURN_IF_ERROR(mend_current(db, found));
   return mend_manifest(root);

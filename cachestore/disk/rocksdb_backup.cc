@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
 
@@ -107,9 +108,9 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
     // Half a store is of no use, and would be in the way of another try. Threads of the engine may
     // still copy other files, so it ends first.
     engine.reset();
-    std::vector<fs::path> entries;
-    for (const auto& entry : fs::directory_iterator(path, ec)) entries.push_back(entry.path());
-    for (const fs::path& entry : entries) fs::remove_all(entry, ec);
+    const auto entries = files_in(path);
+    if (!entries.ok()) return restored;
+    for (const fs::path& entry : *entries) fs::remove_all(entry, ec);
     return restored;
   }
   return report_of(all.back(), all.size());

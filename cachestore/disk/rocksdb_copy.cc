@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -177,12 +176,7 @@ Status RecordCopy::open_database() {
     db_ = std::make_unique<RecordDatabase>(*folder_, options_);
     return db_->open();
   };
-  Status status;
-  try {
-    status = open();
-  } catch (const std::filesystem::filesystem_error& e) {  // a disk that fails within a folder
-    status = Status::io(e.what());
-  }
+  Status status = open();
   if (status.ok()) return {};
   // It is no damage of the store itself.
   if (status.code() == Code::kCorruption) status = Status::io(status.message());

@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/rocksdb_options.h"
 
 namespace quire::rocksdb_internal {
@@ -63,9 +63,10 @@ std::vector<std::string> damaged_files(const StoreFolder& folder, const std::str
   for (const std::string& files : {folder.values(), folder.sketches()}) {
     if (const auto at = failure.find(files + "/"); at != std::string::npos)
       return {failure.substr(at, failure.find(".sst", at) - at + 4)};
-    std::error_code ignored;
-    for (const auto& e : std::filesystem::directory_iterator(files, ignored)) {
-      const std::string path = e.path().string();
+    const auto there = files_in(files);
+    if (!there.ok()) continue;  // the database cannot be opened then
+    for (const auto& file : *there) {
+      const std::string path = file.string();
       if (!path.ends_with(".sst")) continue;
       ::rocksdb::Options o(::rocksdb::DBOptions(), layout1_options("."));
       o.cf_paths.clear();

@@ -6,13 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <set>
 #include <utility>
 
 #include "base/log.h"
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
@@ -68,15 +67,13 @@ std::int64_t system_ms() {
   return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
 }
 
-/// Returns whether a folder has files of a database besides CURRENT.
-bool holds_record(const std::string& db) {
-  std::error_code ec;
-  for (const auto& e : std::filesystem::directory_iterator(db, ec)) {
-    const std::string name = e.path().filename().string();
-    if (name.starts_with("MANIFEST-") || name.ends_with(".sst") || name.ends_with(".log"))
-      return true;
-  }
-  return false;
+/// Returns whether a folder has files of a database besides CURRENT. Errors: kIo.
+Result<bool> holds_record(const std::string& db) {
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
+  return std::ranges::any_of(files, [](const std::filesystem::path& file) {
+    const std::string name = file.filename().string();
+    return name.starts_with("MANIFEST-") || name.ends_with(".sst") || name.ends_with(".log");
+  });
 }
 
 /// Returns the segment of a placement's key.
@@ -93,10 +90,6 @@ std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* hand
   std::string value;
   const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
   return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
-}
-
-std::uint64_t log_number(const std::filesystem::path& log) {
-  return std::strtoull(log.stem().string().c_str(), nullptr, 10);
 }
 
 /// A database that is opened for a look, to see what another way of opening it would find.
@@ -212,13 +205,18 @@ Status RecordDatabase::open_database(bool read_only) {
   if (ec)
     return Status(Code::kIo, "cannot read '" + folder_.db() + "': " + ec.message(), "disk.path");
   // RocksDB would begin a new record and delete what is left of the old one.
-  if (!there && holds_record(folder_.db()))
+  if (!there) {
+    QUIRE_ASSIGN_OR_RETURN(const bool has_files, holds_record(folder_.db()));
+    if (has_files)
+      return Status(
+          Code::kCorruption,
+          "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
+          "disk.path");
+  }
+  QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
+  if (!misplaced.empty())
     return Status(Code::kCorruption,
-                  "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
-                  "disk.path");
-  if (const auto logs = misplaced_logs(folder_.db()); !logs.empty())
-    return Status(Code::kCorruption,
-                  "the log " + logs.front() + " of the record in '" + folder_.db() +
+                  "the log " + misplaced.front() + " of the record in '" + folder_.db() +
                       "' has the content of another one",
                   "disk.path");
   if (there) {
@@ -264,10 +262,9 @@ Status RecordDatabase::open_database(bool read_only) {
     bool again = layout1 && (status.IsCorruption() || status.IsPathNotFound()) &&
                  drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
     if (!again && status.IsCorruption() &&
-        db_opts.wal_recovery_mode != ::rocksdb::WALRecoveryMode::kPointInTimeRecovery &&
-        only_the_end_is_torn(db_opts, families)) {
+        db_opts.wal_recovery_mode != ::rocksdb::WALRecoveryMode::kPointInTimeRecovery) {
+      QUIRE_ASSIGN_OR_RETURN(again, only_the_end_is_torn(db_opts, families));
       db_opts.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-      again = true;
     }
     if (!again)
       return open_status(status, "open the store in '" + folder_.root() + "'")
@@ -281,7 +278,7 @@ Status RecordDatabase::open_database(bool read_only) {
 /// Returns whether the log can be read up to a place, and everything that is known to be
 /// acknowledged lies before it: a power failure tore the end. Notes what may be missing. A store
 /// that was closed has a seal, so that this is one that was not.
-bool RecordDatabase::only_the_end_is_torn(
+Result<bool> RecordDatabase::only_the_end_is_torn(
     ::rocksdb::DBOptions options, const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
   options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   std::uint64_t last = 0;
@@ -294,11 +291,9 @@ bool RecordDatabase::only_the_end_is_torn(
     last = WriteLedger::last_present(kNumFamilies, look.slots());
   }
   std::uint64_t seen = last;
-  std::error_code ec;
-  for (const auto& e : std::filesystem::directory_iterator(folder_.db(), ec)) {
-    if (e.path().extension() == ".log")
-      seen = std::max(seen, WriteLedger::last_in_log(file_bytes(e.path().string()), last));
-  }
+  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
+  for (const auto& [number, path] : logs)
+    seen = std::max(seen, WriteLedger::last_in_log(file_bytes(path.string()), last));
   torn_writes_ = seen - last;
   log_warning("the end of the log is torn and left out, as after a power failure",
               {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
@@ -310,9 +305,11 @@ bool RecordDatabase::only_the_end_is_torn(
 /// it is left out. Else they are lost.
 Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
                                   const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
-  auto gap = find_log_gap(folder_.db());
+  QUIRE_ASSIGN_OR_RETURN(auto gap, find_log_gap(folder_.db()));
   // The process that writes may have begun another log meanwhile.
-  if (gap && options_.read_only) gap = find_log_gap(folder_.db());
+  if (gap && options_.read_only) {
+    QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db()));
+  }
   if (!gap) return {};
   // Other damage of the log than zeros ends it.
   options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
@@ -324,7 +321,7 @@ Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
     // Logs whose changes are in tables may be left over from an earlier crash.
     if (look.db &&
         look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log)) {
-      gap = find_log_gap(folder_.db(), first_log);
+      QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db(), first_log));
       if (!gap) return {};
       WriteLedger ledger;
       QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
@@ -368,14 +365,11 @@ Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
 Status RecordDatabase::cut_at(const LogGap& gap, std::vector<std::string>* moved) const {
   namespace fs = std::filesystem;
   std::error_code ec;
-  std::vector<fs::path> later;
-  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
-    if (e.path().extension() == ".log" && log_number(e.path()) > log_number(gap.log))
-      later.push_back(e.path());
-  }
-  std::ranges::sort(later, std::greater<>(), log_number);
+  QUIRE_ASSIGN_OR_RETURN(auto later, logs_in(folder_.db()));
+  later.erase(later.begin(), later.upper_bound(file_number(gap.log)));
   // The last one first: a crash in between leaves the gap.
-  for (const fs::path& path : later) {
+  for (auto log = later.rbegin(); log != later.rend(); ++log) {
+    const fs::path& path = log->second;
     fs::rename(path, folder_.root() + "/" + path.filename().string() + ".torn", ec);
     if (ec) return Status::io("cannot move '" + path.string() + "': " + ec.message());
     moved->push_back(path.filename().string());

@@ -101,8 +101,8 @@ class RecordDatabase {
   bool resume();
   Status reopen();
   Status check_open() const;
-  bool only_the_end_is_torn(::rocksdb::DBOptions options,
-                            const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
+  Result<bool> only_the_end_is_torn(::rocksdb::DBOptions options,
+                                    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   Status check_gaps(::rocksdb::DBOptions options,
                     const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   /// `moved` receives the files that it leaves out, which lie beside the record then.

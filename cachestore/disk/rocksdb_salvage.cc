@@ -19,6 +19,7 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_gaps.h"
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"
@@ -110,7 +111,7 @@ class Salvage {
   Result<RepairReport> run();
 
  private:
-  bool find_bad_logs();
+  Status find_bad_logs();
   bool manifest_is_whole();
   Status open_old();
   std::uint64_t first_log() const;
@@ -123,7 +124,7 @@ class Salvage {
   std::unique_ptr<RecordDatabase> open_copy();
   Status take_copy(RecordDatabase& copy);
   void copy_family(Database& from, Kind family);
-  void copy_tables(const std::string& folder);
+  Status copy_tables(const std::string& folder);
   void make_changes_again();
   void take(Kind family, std::string_view key, std::string_view value, bool only_if_missing);
   Status flush_batch();
@@ -206,32 +207,33 @@ bool Salvage::is_another_table(const fs::path& file) {
   if (!reader.Open(file.string()).ok()) return false;
   const auto properties = reader.GetTableProperties();
   const std::uint64_t number = properties ? properties->orig_file_number : 0;
-  return number != 0 && number != std::strtoull(file.stem().string().c_str(), nullptr, 10);
+  return number != 0 && number != file_number(file);
 }
 
 /// Copies what RocksDB's repair changes, and links the tables, which it only moves.
 Status Salvage::copy_record(const std::string& to) {
   std::error_code ec;
   fs::create_directories(to, ec);
-  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
-    if (!e.is_regular_file(ec)) continue;
-    const fs::path target = fs::path(to) / e.path().filename();
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(folder_.db()));
+  for (const fs::path& file : files) {
+    if (!fs::is_regular_file(file, ec)) continue;
+    const fs::path target = fs::path(to) / file.filename();
     std::error_code failed;
-    if (const auto bad = bad_logs_.find(e.path().filename().string()); bad != bad_logs_.end()) {
+    if (const auto bad = bad_logs_.find(file.filename().string()); bad != bad_logs_.end()) {
       QUIRE_RETURN_IF_ERROR(write_private_file(target.string(), bad->second));
       continue;
     }
-    if (e.path().extension() == ".sst") {
-      if (is_another_table(e.path())) {
+    if (file.extension() == ".sst") {
+      if (is_another_table(file)) {
         report_.may_lack_documents = true;
-        note_damage("table " + e.path().filename().string() + " has the content of another one");
+        note_damage("table " + file.filename().string() + " has the content of another one");
         continue;
       }
-      fs::create_hard_link(e.path(), target, failed);
+      fs::create_hard_link(file, target, failed);
       if (!failed) continue;
     }
-    fs::copy_file(e.path(), target, failed);
-    if (failed) note_damage(e.path().filename().string() + " cannot be read: " + failed.message());
+    fs::copy_file(file, target, failed);
+    if (failed) note_damage(file.filename().string() + " cannot be read: " + failed.message());
   }
   if (ec) return Status::io("cannot read '" + folder_.db() + "': " + ec.message());
   return {};
@@ -246,12 +248,11 @@ Status Salvage::name_families(const std::string& copy) {
   std::set<std::uint32_t> ids;
   const ::rocksdb::Options o(db_options(tier_options_),
                              record_options(tier_options_, record_cache()));
-  std::error_code none;
-  for (const auto& e : fs::directory_iterator(copy, none)) {
-    number = std::max<std::uint64_t>(number,
-                                     std::strtoull(e.path().stem().string().c_str(), nullptr, 10));
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(copy));
+  for (const fs::path& file : files) {
+    number = std::max(number, file_number(file));
     ::rocksdb::SstFileReader reader(o);
-    if (e.path().extension() != ".sst" || !reader.Open(e.path().string()).ok()) continue;
+    if (file.extension() != ".sst" || !reader.Open(file.string()).ok()) continue;
     if (const auto properties = reader.GetTableProperties()) {
       names.insert(properties->column_family_name);
       ids.insert(static_cast<std::uint32_t>(properties->column_family_id));
@@ -308,13 +309,14 @@ std::uint64_t Salvage::first_log() const {
   const std::string folder = work_ + "/without-logs";
   std::error_code ec;
   fs::create_directories(folder, ec);
-  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
-    const fs::path target = fs::path(folder) / e.path().filename();
+  const auto files = files_in(folder_.db());
+  if (!files.ok()) return 0;
+  for (const fs::path& file : *files) {
+    const fs::path target = fs::path(folder) / file.filename();
     std::error_code failed;
-    if (e.path().extension() == ".sst") fs::create_hard_link(e.path(), target, failed);
-    if (failed || e.path().filename() == "CURRENT" ||
-        e.path().filename().string().starts_with("MANIFEST-"))
-      fs::copy_file(e.path(), target, failed);
+    if (file.extension() == ".sst") fs::create_hard_link(file, target, failed);
+    if (failed || file.filename() == "CURRENT" || file.filename().string().starts_with("MANIFEST-"))
+      fs::copy_file(file, target, failed);
   }
   std::uint64_t number = 0;
   Database look;
@@ -325,23 +327,19 @@ std::uint64_t Salvage::first_log() const {
 }
 
 /// Finds the logs that RocksDB cannot read without harm: it would end the process, never end, or
-/// leave out what follows a gap. Returns whether there is none.
-bool Salvage::find_bad_logs() {
-  for (const std::string& log : misplaced_logs(folder_.db())) {
+/// leave out what follows a gap.
+Status Salvage::find_bad_logs() {
+  QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
+  for (const std::string& log : misplaced) {
     report_.may_lack_documents = true;
     note_damage("log " + log + " has the content of another one");
     bad_logs_.emplace(log, "");
   }
-  std::map<std::uint64_t, fs::path> logs;
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
-    const std::string name = e.path().filename().string();
-    if (e.path().extension() == ".log" && !bad_logs_.contains(name))
-      logs.emplace(std::strtoull(name.c_str(), nullptr, 10), e.path());
-  }
+  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
   DocumentsOverGaps documents;
   std::optional<std::uint64_t> first;
   for (const auto& [number, path] : logs) {
+    if (bad_logs_.contains(path.filename().string())) continue;
     LogRecords found = log_records(file_bytes(path.string()));
     if (found.stops_reader || !follow_one_another(found.records)) {
       if (!first) first = first_log();
@@ -365,7 +363,7 @@ bool Salvage::find_bad_logs() {
   } else {
     log_writes_.clear();
   }
-  return bad_logs_.empty();
+  return {};
 }
 
 /// Returns whether the manifest has all its edits, as far as one can see.
@@ -381,14 +379,13 @@ bool Salvage::manifest_is_whole() {
 /// Opens the old record so that all of it that is left can be read in order: as it is, then without
 /// what is missing of its log, then with a new list of its tables.
 Status Salvage::open_old() {
-  const bool good_logs = find_bad_logs();
   const std::string copy = work_ + "/copy";
   // RocksDB would not miss tables of lost edits.
   if (!manifest_is_whole()) {
     QUIRE_RETURN_IF_ERROR(rebuild(copy));
     return open(copy, /*copy=*/true, &old_);
   }
-  if (good_logs) {
+  if (bad_logs_.empty()) {
     Status status = open(folder_.db(), /*copy=*/false, &old_);
     if (status.ok()) status = read_all(old_);
     if (status.ok()) return {};
@@ -540,11 +537,11 @@ void Salvage::copy_family(Database& from, Kind family) {
 }
 
 /// Reads the tables of a folder that RocksDB's repair gave up, one by one.
-void Salvage::copy_tables(const std::string& folder) {
-  std::error_code none;
+Status Salvage::copy_tables(const std::string& folder) {
+  QUIRE_ASSIGN_OR_RETURN(const auto all, files_in(folder));
   std::vector<std::string> files;
-  for (const auto& e : fs::directory_iterator(folder, none))
-    if (e.path().extension() == ".sst") files.push_back(e.path().string());
+  for (const fs::path& file : all)
+    if (file.extension() == ".sst") files.push_back(file.string());
   std::sort(files.rbegin(), files.rend());  // newer tables have larger numbers
   for (const std::string& file : files) {
     const std::string name = fs::path(file).filename().string();
@@ -573,6 +570,7 @@ void Salvage::copy_tables(const std::string& folder) {
     note_damage("table " + name + ": " +
                 (status.ok() ? "left out by the repair" : status.ToString()));
   }
+  return {};
 }
 
 /// Makes the changes of the logs again over what single tables have: they are newer, and tell what
@@ -790,6 +788,7 @@ Result<RepairReport> Salvage::run() {
     }
   } const cleanup{*this};
   QUIRE_RETURN_IF_ERROR(open_new());
+  QUIRE_RETURN_IF_ERROR(find_bad_logs());
   if (const Status s = open_old(); !s.ok()) note_damage(s.message());
   if (const auto copy = open_copy(); copy != nullptr) {
     QUIRE_RETURN_IF_ERROR(take_copy(*copy));
@@ -801,9 +800,9 @@ Result<RepairReport> Salvage::run() {
     QUIRE_RETURN_IF_ERROR(compare_ledger());
     if (old_.db) {
       for (std::size_t f = 0; f < kKinds; ++f) copy_family(old_, static_cast<Kind>(f));
-      copy_tables(work_ + "/copy/lost");
+      QUIRE_RETURN_IF_ERROR(copy_tables(work_ + "/copy/lost"));
     } else {
-      copy_tables(folder_.db());
+      QUIRE_RETURN_IF_ERROR(copy_tables(folder_.db()));
       make_changes_again();
     }
   }

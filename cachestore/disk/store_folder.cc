@@ -21,6 +21,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/mend_folder.h"
 
 namespace quire {
@@ -60,19 +61,13 @@ class File {
   int fd_;
 };
 
-/// Returns whether a folder holds only what a file system creates itself.
-bool is_empty_folder(const std::string& path) {
-  DIR* dir = ::opendir(path.c_str());
-  if (!dir) return false;
-  bool empty = true;
-  while (const dirent* e = ::readdir(dir)) {
-    const std::string_view name = e->d_name;
-    if (name != "." && name != ".." && name != "lost+found" && name != "LOCK" &&
-        name != "STORE.tmp")
-      empty = false;
-  }
-  ::closedir(dir);
-  return empty;
+/// Returns whether a folder holds only what a file system creates itself. Errors: kIo.
+Result<bool> is_empty_folder(const std::string& path) {
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(path));
+  return std::ranges::all_of(files, [](const std::filesystem::path& file) {
+    const std::string name = file.filename().string();
+    return name == "lost+found" || name == "LOCK" || name == "STORE.tmp";
+  });
 }
 
 Status make_folder(const std::string& path) {
@@ -148,23 +143,25 @@ bool is_sealed(const std::string& name) {
 
 /// Makes durable what a seal covers. Returns whether all of it is.
 bool sync_sealed(const std::string& db) {
-  std::error_code ec;
-  for (const auto& e : std::filesystem::directory_iterator(db, ec)) {
-    if (!is_sealed(e.path().filename().string())) continue;
-    File f(::open(e.path().c_str(), O_RDONLY | O_CLOEXEC));
+  const auto files = files_in(db);
+  if (!files.ok()) return false;
+  for (const auto& file : *files) {
+    if (!is_sealed(file.filename().string())) continue;
+    File f(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
     if (f.fd() < 0 || ::fsync(f.fd()) != 0) return false;
   }
-  return !ec && sync_folder(db).ok();
+  return sync_folder(db).ok();
 }
 
-/// Returns name, size and hash, one line each, of every database file that a seal covers.
-std::string seal_text(const std::string& db) {
+/// Returns name, size and hash, one line each, of every database file that a seal covers. Errors:
+/// kIo.
+Result<std::string> seal_text(const std::string& db) {
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
   std::vector<std::string> lines;
-  std::error_code ignored;
-  for (const auto& e : std::filesystem::directory_iterator(db, ignored)) {
-    const std::string name = e.path().filename().string();
+  for (const auto& file : files) {
+    const std::string name = file.filename().string();
     if (!is_sealed(name)) continue;
-    const auto bytes = read_file(e.path().string());
+    const auto bytes = read_file(file.string());
     lines.push_back(name + " " +
                     (bytes ? std::to_string(bytes->size()) + " " + hex_hash(*bytes)
                            : std::string("unreadable")) +
@@ -290,10 +287,12 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, b
     QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
     return folder;
   }
-  if (marker.code() == Code::kNotFound && !is_empty_folder(root)) {
-    return Status::invalid(
-        "disk.path",
-        "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
+  if (marker.code() == Code::kNotFound) {
+    QUIRE_ASSIGN_OR_RETURN(const bool is_empty, is_empty_folder(root));
+    if (!is_empty)
+      return Status::invalid(
+          "disk.path",
+          "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
   }
   if (!marker.ok() && marker.code() != Code::kNotFound) return marker.status();
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
@@ -338,8 +337,8 @@ Status StoreFolder::check_seal(bool read_only) const {
   const auto end = sealed->rfind("end ");
   const bool whole = end != std::string::npos &&
                      sealed->substr(end) == "end " + hex_hash(sealed->substr(0, end)) + "\n";
-  if (whole && sealed->substr(0, end) != seal_text(db()) &&
-      (!read_only || ::access(path.c_str(), F_OK) == 0)) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string now, seal_text(db()));
+  if (whole && sealed->substr(0, end) != now && (!read_only || ::access(path.c_str(), F_OK) == 0)) {
     return Status(Code::kCorruption,
                   "the catalog in '" + db() +
                       "' is damaged: its manifest is not what was written when the store was "
@@ -355,7 +354,9 @@ void StoreFolder::seal() const {
   // A seal may not outlive what it seals: a power failure right after a stop would then look like
   // damage. Unsynchronized are the end of the log, and names of files that were deleted.
   if (!sync_sealed(db())) return;
-  std::string text = seal_text(db());
+  const auto lines = seal_text(db());
+  if (!lines.ok()) return;
+  std::string text = *lines;
   text += "end " + hex_hash(text) + "\n";
   const std::string path = root_ + "/SEAL", tmp = path + ".tmp";
   {

@@ -1,17 +1,13 @@
 #include "cachestore/disk/log/log_gaps.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <map>
 #include <utility>
 
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 
 namespace quire {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// A batch begins with the number of its first change (8) and how many they are (4).
 constexpr std::size_t kBatchHeader = 12;
@@ -27,20 +23,16 @@ std::optional<BatchNumbers> BatchNumbers::of(std::string_view record) {
   return out.first < kNoChange ? std::optional(out) : std::nullopt;
 }
 
-std::optional<LogGap> find_log_gap(const std::string& folder, std::uint64_t first_log) {
-  std::map<std::uint64_t, fs::path> logs;
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator(folder, ec)) {
-    if (e.path().extension() != ".log") continue;
-    const auto number = std::strtoull(e.path().stem().string().c_str(), nullptr, 10);
-    if (number >= first_log) logs.emplace(number, e.path());
-  }
+Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint64_t first_log) {
+  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder));
   std::optional<LogGap> gap;
   std::optional<std::uint64_t> expected;
   for (const auto& [number, path] : logs) {
+    if (number < first_log) continue;
     bool failed = false;
     LogRecords found = log_records(file_bytes(path.string(), &failed));
-    if (failed) return std::nullopt;  // the database will say so
+    if (failed)
+      return Status(Code::kIo, "cannot read the log '" + path.string() + "'", "disk.path");
     for (std::size_t i = 0; i < found.records.size(); ++i) {
       const auto batch = BatchNumbers::of(found.records[i]);
       if (!gap && (!batch || (expected && batch->first != *expected)))

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
+
 namespace quire {
 
 /// The numbers that a batch of changes takes. RocksDB gives each change the next one.
@@ -30,7 +32,7 @@ struct LogGap {
 };
 
 /// Returns the first gap in the logs of a folder, from the log of this number on: older ones may be
-/// left over, and hold nothing that counts. Reads all of them.
-std::optional<LogGap> find_log_gap(const std::string& folder, std::uint64_t first_log = 0);
+/// left over, and hold nothing that counts. Reads all of them. Errors: kIo.
+Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint64_t first_log = 0);
 
 }  // namespace quire

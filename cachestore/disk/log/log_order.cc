@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
+#include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_gaps.h"
 #include "cachestore/disk/log/log_pieces.h"
 
@@ -20,7 +20,6 @@ constexpr std::size_t kMostRead = 4 * kLogBlock;
 
 struct Log {
   std::string name;
-  std::uint64_t number = 0;
   std::optional<std::uint64_t> first_write;  // none: the first record is no batch
   std::uint32_t checksum = 0;                // of the first record, or of its first piece
   bool empty = false;                        // no whole batch in it has a write
@@ -51,9 +50,7 @@ std::optional<Log> read_log(const fs::path& path) {
   for (std::size_t at = 0; at + kLogHeader <= bytes.size();) {
     const auto piece = log_piece_at(bytes, at);
     if (piece && piece->type <= LogPiece::kFirst) {
-      Log out{.name = path.filename().string(),
-              .number = std::strtoull(path.stem().string().c_str(), nullptr, 10),
-              .checksum = piece->checksum};
+      Log out{.name = path.filename().string(), .checksum = piece->checksum};
       // The records of a manifest, which has the same framing, are shorter or begin with text.
       const auto batch = BatchNumbers::of(piece->data);
       if (batch) out.first_write = batch->first;
@@ -69,17 +66,15 @@ std::optional<Log> read_log(const fs::path& path) {
 
 }  // namespace
 
-std::vector<std::string> misplaced_logs(const std::string& folder) {
+Result<std::vector<std::string>> misplaced_logs(const std::string& folder) {
+  QUIRE_ASSIGN_OR_RETURN(const auto files, logs_in(folder));
   std::vector<std::string> out;
   std::vector<Log> logs;
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator(folder, ec)) {
-    if (e.path().extension() != ".log") continue;
-    auto log = read_log(e.path());
+  for (const auto& [number, path] : files) {
+    auto log = read_log(path);
     if (log && !log->first_write) out.push_back(log->name);
     if (log && log->first_write) logs.push_back(std::move(*log));
   }
-  std::ranges::sort(logs, {}, &Log::number);
   // The longest row of logs that follow one another: its length up to each, and the one before.
   std::vector<std::size_t> length(logs.size(), 1), before(logs.size(), logs.size());
   std::size_t last = logs.size();

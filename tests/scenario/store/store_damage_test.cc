@@ -19,6 +19,7 @@
 #include "cachestore/format/record.h"
 #include "cachestore/store_admin.h"
 #include "tests/support/harness/damaged_store.h"
+#include "tests/support/harness/failing_folders.h"
 #include "tests/support/harness/test_store.h"
 
 namespace quire {
@@ -323,6 +324,37 @@ TEST_F(StoreDamage, ACrashLosesNothing) {
   ASSERT_OK(store);
   EXPECT_EQ(documents(**store).size(), 12u);
   EXPECT_EQ((*store)->stats().lost.count, 0u);
+}
+
+TEST_F(StoreDamage, ADiskThatFailsWithinAFolderIsAnErrorAndNoDamage) {
+  write_documents(/*crash=*/true);
+  fs::copy(options.path, folder.path("kept"), fs::copy_options::recursive);
+  bool failed = true;
+  for (int n = 0; failed; n += 1 + n / 8) {
+    SCOPED_TRACE(n);
+    fs::remove_all(options.path);
+    fs::copy(folder.path("kept"), options.path, fs::copy_options::recursive);
+    {
+      const test::FailingFolder fails(n);
+      const auto store = open();
+      failed = fails.has_failed();
+      EXPECT_TRUE(store.ok() || store.code() == Code::kIo) << store.status().to_string();
+    }
+    {
+      const test::FailingFolder fails(n);
+      const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+      failed = failed || fails.has_failed();
+      if (report.ok()) {
+        EXPECT_EQ(report->documents, kDocuments);
+      } else {
+        EXPECT_EQ(report.code(), Code::kIo) << report.status().to_string();
+      }
+    }
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), kDocuments);
+    EXPECT_EQ((*store)->stats().lost.count, 0u);
+  }
 }
 
 TEST_F(StoreDamage, WhatIsNoRecordNeverKeepsAStoreFromOpening) {

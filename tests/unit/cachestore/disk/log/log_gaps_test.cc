@@ -28,7 +28,9 @@ class LogGaps : public ::testing::Test {
     std::ofstream(folder.path() + "/" + name, std::ios::binary | std::ios::trunc) << bytes;
   }
   std::optional<LogGap> gap(std::uint64_t first_log = 0) {
-    return find_log_gap(folder.path(), first_log);
+    auto found = find_log_gap(folder.path(), first_log);
+    EXPECT_OK(found);
+    return found.ok() ? *std::move(found) : std::nullopt;
   }
 
   test::TempFolder folder;
