@@ -157,6 +157,7 @@ class Salvage {
   Status write_error_;
   RepairReport report_;
   std::map<std::string, std::string> bad_logs_;  ///< what is left of each; empty: nothing
+  std::set<std::string> unread_logs_;            ///< with the content of others
   std::map<std::uint32_t, Kind> families_;       ///< by their numbers in tables and logs
   std::vector<std::string> batches_;    ///< of all logs that are what their names say, in order
   std::set<std::uint64_t> log_writes_;  ///< numbers of the writes in logs with gaps
@@ -223,6 +224,7 @@ Status Salvage::copy_record(const std::string& to) {
       QUIRE_RETURN_IF_ERROR(write_private_file(target.string(), bad->second));
       continue;
     }
+    if (unread_logs_.contains(file.filename().string())) continue;
     if (file.extension() == ".sst") {
       if (is_another_table(file)) {
         report_.may_lack_documents = true;
@@ -327,24 +329,36 @@ std::uint64_t Salvage::first_log() const {
 }
 
 /// Finds the logs that RocksDB cannot read without harm: it would end the process, never end, or
-/// leave out what follows a gap.
+/// leave out what follows a gap. Only those count that the manifest still needs: others may be left
+/// over from an earlier crash, and their changes are in tables.
 Status Salvage::find_bad_logs() {
   QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
+  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
+  std::map<std::uint64_t, LogRecords> all;
+  bool in_doubt = !misplaced.empty();
+  std::string before;  // the last record
+  for (const auto& [number, path] : logs) {
+    if (std::ranges::count(misplaced, path.filename().string()) > 0) continue;
+    const LogRecords& found = all[number] = log_records(file_bytes(path.string()));
+    in_doubt = in_doubt || found.stops_reader || !follow_one_another(found.records);
+    if (found.records.empty()) continue;
+    if (!before.empty())
+      in_doubt = in_doubt || !follow_one_another({before, found.records.front()});
+    before = found.records.back();
+  }
+  const std::uint64_t first = in_doubt ? first_log() : 0;
   for (const std::string& log : misplaced) {
+    unread_logs_.insert(log);
+    if (file_number(log) < first) continue;
     report_.may_lack_documents = true;
     note_damage("log " + log + " has the content of another one");
     bad_logs_.emplace(log, "");
   }
-  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
   DocumentsOverGaps documents;
-  std::optional<std::uint64_t> first;
-  for (const auto& [number, path] : logs) {
-    if (bad_logs_.contains(path.filename().string())) continue;
-    LogRecords found = log_records(file_bytes(path.string()));
+  for (auto& [number, found] : all) {
+    if (number < first) continue;
     if (found.stops_reader || !follow_one_another(found.records)) {
-      if (!first) first = first_log();
-      if (number < *first) continue;
-      const std::string name = path.filename().string();
+      const std::string name = logs.at(number).filename().string();
       note_damage("log " + name + " is damaged");
       put_in_order(&found.records);
       std::string& left = bad_logs_[name];
