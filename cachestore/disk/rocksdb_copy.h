@@ -111,7 +111,9 @@ class RecordCopy {
 };
 
 /// Opens a copy for the repair of the record that it is of; null: it is not whole, with the reason
-/// in `why`. `last_ms` receives the time of its newest write.
+/// in `why`. Of a gap in its log that nothing acknowledged follows, as far as its ledger knows, it
+/// has only what comes before: what is read is of one time, and RecordDatabase::torn_writes() tells
+/// how many writes it lacks. `last_ms` receives the time of its newest write.
 std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::string* why,
                                                 std::int64_t* last_ms);
 /// Returns the time of the newest entry of a ledger's file; 0: it has none.

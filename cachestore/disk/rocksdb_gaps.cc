@@ -72,6 +72,16 @@ void for_each_change(const std::string& record, const ChangeFn& fn) {
   (void)::rocksdb::WriteBatch(record).Iterate(&changes);
 }
 
+StopAtGap::WalProcessingOption StopAtGap::LogRecordFound(unsigned long long, const std::string&,
+                                                         const ::rocksdb::WriteBatch& batch,
+                                                         ::rocksdb::WriteBatch*, bool*) {
+  const auto numbers = BatchNumbers::of(batch.Data());
+  if (!numbers || (expected_ && numbers->first != *expected_))
+    return WalProcessingOption::kStopReplay;
+  expected_ = numbers->next();
+  return WalProcessingOption::kContinueProcessing;
+}
+
 void DocumentsOverGaps::add(const std::vector<std::string>& records) {
   for (const std::string& record : records) {
     const auto batch = BatchNumbers::of(record);

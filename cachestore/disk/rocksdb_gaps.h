@@ -2,6 +2,8 @@
 /// cachestore/disk/rocksdb_*.cc include it.
 #pragma once
 
+#include <rocksdb/wal_filter.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,6 +29,22 @@ using ChangeFn = std::function<void(std::uint32_t family, std::string_view key,
                                     std::optional<std::string_view> value)>;
 /// Calls `fn` with each change of a batch, as far as that can be read.
 void for_each_change(const std::string& record, const ChangeFn& fn);
+
+/// Has a database that is opened for reading leave out of its logs what follows a gap.
+class StopAtGap final : public ::rocksdb::WalFilter {
+ public:
+  void ColumnFamilyLogNumberMap(const std::map<std::uint32_t, std::uint64_t>&,
+                                const std::map<std::string, std::uint32_t>&) override {
+    expected_.reset();  // the logs are read from their beginning
+  }
+  WalProcessingOption LogRecordFound(unsigned long long log, const std::string& name,
+                                     const ::rocksdb::WriteBatch& batch,
+                                     ::rocksdb::WriteBatch* other, bool* changed) override;
+  const char* Name() const override { return "quire.StopAtGap"; }
+
+ private:
+  std::optional<std::uint64_t> expected_;  // number of the next change
+};
 
 /// Finds documents whose head may be of another version than their tokens and text: it was written
 /// alone behind a gap, in which the others may be lost.

@@ -16,6 +16,7 @@
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/rocksdb_backup.h"
+#include "cachestore/disk/rocksdb_gaps.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -249,7 +250,9 @@ Status RecordDatabase::open_database(bool read_only) {
     families.emplace_back(kLayout1Families[0], layout1_options(folder_.values()));
     families.emplace_back(kLayout1Families[1], layout1_options(folder_.sketches()));
   }
-  if (there) QUIRE_RETURN_IF_ERROR(check_gaps(db_opts, families));
+  stop_.reset();
+  if (there) QUIRE_RETURN_IF_ERROR(check_gaps(db_opts, families, read_only));
+  db_opts.wal_filter = stop_.get();
   for (;;) {
     ::rocksdb::DB* db = nullptr;
     const auto status = read_only
@@ -302,12 +305,13 @@ Result<bool> RecordDatabase::only_the_end_is_torn(
 
 /// Looks for changes that the log lacks between others. A power failure may lose them, as its disk
 /// may write a later block and not an earlier one: then nothing from there on was acknowledged, and
-/// it is left out. Else they are lost.
+/// it is left out. Else they are lost. Who only reads cuts nothing, and stops reading there.
 Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
-                                  const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
+                                  const std::vector<::rocksdb::ColumnFamilyDescriptor>& families,
+                                  bool read_only) {
   QUIRE_ASSIGN_OR_RETURN(auto gap, find_log_gap(folder_.db()));
   // The process that writes may have begun another log meanwhile.
-  if (gap && options_.read_only) {
+  if (gap && read_only) {
     QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db()));
   }
   if (!gap) return {};
@@ -340,9 +344,13 @@ Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
                       std::to_string(gap->found) + " where " + std::to_string(gap->expected) +
                       " should be",
                   "disk.path");
-  if (options_.read_only) return {};
   std::vector<std::string> moved;
-  QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
+  if (read_only) {
+    stop_ = std::make_unique<StopAtGap>();
+    options.wal_filter = stop_.get();
+  } else {
+    QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
+  }
   const Onlooker look(options, folder_.db(), families);
   if (!look.db) {
     QUIRE_RETURN_IF_ERROR(undo_cut(moved));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <rocksdb/db.h>
+#include <rocksdb/wal_filter.h>
 
 #include <array>
 #include <atomic>
@@ -52,6 +53,9 @@ class RecordDatabase {
   ::rocksdb::DB& db() { return *db_; }
   /// Returns what open() found missing of the writes that were acknowledged before.
   const LostWrites& lost_writes() const { return lost_; }
+  /// Returns how many writes open() left out with a torn end of the log. Nobody knows whether they
+  /// were acknowledged.
+  std::uint64_t torn_writes() const { return torn_writes_; }
 
   /// Returns the handles of kLayout1Families, if the store has them.
   std::optional<std::array<::rocksdb::ColumnFamilyHandle*, 2>> layout1_handles() const;
@@ -104,7 +108,7 @@ class RecordDatabase {
   Result<bool> only_the_end_is_torn(::rocksdb::DBOptions options,
                                     const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   Status check_gaps(::rocksdb::DBOptions options,
-                    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
+                    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families, bool read_only);
   /// `moved` receives the files that it leaves out, which lie beside the record then.
   Status cut_at(const LogGap& gap, std::vector<std::string>* moved) const;
   Status undo_cut(const std::vector<std::string>& moved) const;
@@ -119,7 +123,8 @@ class RecordDatabase {
   /// Shared by every call that uses db_, exclusive while it is opened again. A call of another
   /// one's callback shares it a second time.
   mutable std::shared_mutex open_mu_;
-  std::unique_ptr<::rocksdb::DB> db_;  // null where opening again failed
+  std::unique_ptr<::rocksdb::WalFilter> stop_;  // of a store opened read-only; null: no gap
+  std::unique_ptr<::rocksdb::DB> db_;           // null where opening again failed
   /// By family; then those of layout 1. A store opened read-only may lack placements (null).
   std::vector<::rocksdb::ColumnFamilyHandle*> handles_;
   WriteLedger ledger_;  // not used by a store opened read-only

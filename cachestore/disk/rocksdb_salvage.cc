@@ -511,9 +511,12 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
     }
     if (copy != nullptr) {
       copy_mark_ = {(*of_copy)->id, 0, CopyMark::State::kOpen};
-      copy_is_sure_ = mark || newest > 0;
+      copy_is_sure_ = (mark || newest > 0) && copy->torn_writes() == 0;
       note_damage("the record is taken from its copy in '" + options_.copy_path +
                   "', whose last write is of Unix millisecond " + std::to_string(last_ms));
+      if (copy->torn_writes() > 0)
+        note_damage("the end of the copy's log is torn, with " +
+                    std::to_string(copy->torn_writes()) + " writes");
       return copy;
     }
   } else {
@@ -807,7 +810,7 @@ Result<RepairReport> Salvage::run() {
   if (const auto copy = open_copy(); copy != nullptr) {
     QUIRE_RETURN_IF_ERROR(take_copy(*copy));
     if (old_.db) copy_family(old_, kPlaces);
-    unsure_.clear();  // the copy has no gap
+    unsure_.clear();  // the copy ends before its first gap
     report_.may_be_older = false;
     report_.may_lack_documents = !copy_is_sure_;
   } else {

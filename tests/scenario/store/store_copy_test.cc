@@ -175,6 +175,28 @@ TEST_F(StoreCopy, ARepairTakesTheRecordFromIt) {
   expect_in_copy(kDocuments + 2);
 }
 
+/// What a loss of power leaves of writes that were under way: a later block of the log, and not an
+/// earlier one.
+TEST_F(StoreCopy, ARepairTakesNothingFromBehindAGapOfIt) {
+  constexpr std::uint64_t kMany = 400;  // over many blocks of the log
+  write_documents(/*crash=*/true, 0, kMany);
+  damage_manifest();
+  for (const char* kind : {".sst", ".log"})
+    for (const auto& file : files(kind)) fs::remove(file);
+  fs::remove(options.path + "/LEDGER");
+  for (const auto& e : fs::directory_iterator(options.copy_path + "/db")) {
+    if (e.path().extension() == ".log") lose_a_record(e.path(), 300);
+  }
+  write(options.copy_path + "/LEDGER", "");
+  options.on_damage = OnDamage::kSalvage;
+  auto store = open();
+  ASSERT_OK(store);
+  const std::uint64_t there = first_documents(**store, kMany);
+  EXPECT_GT(there, 0u);
+  EXPECT_LT(there, kMany);
+  EXPECT_NE((*store)->stats().salvaged.find("there may be more"), std::string::npos);
+}
+
 TEST_F(StoreCopy, ADamagedCopyIsMadeAnew) {
   const auto files_of_copy = [this] {
     std::vector<fs::path> out;

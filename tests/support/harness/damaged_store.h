@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/store_admin.h"
 #include "tests/support/harness/test_store.h"
 
@@ -106,6 +107,26 @@ class StoreDamage : public ::testing::Test {
       there.insert(id);
     }
     return there;
+  }
+  /// Expects that of so many documents, written in their order, the first ones are there and no
+  /// others. Returns how many.
+  static std::uint64_t first_documents(Store& store, std::uint64_t written) {
+    std::uint64_t there = 0;
+    while (there < written && store.get_text("default", id_of(there)).ok()) ++there;
+    for (std::uint64_t i = there; i < written; ++i)
+      EXPECT_EQ(store.get_document_head("default", id_of(i)).code(), Code::kNotFound) << i;
+    return there;
+  }
+  /// Puts zeros in the place of a record in the middle of a log, as a write that went astray leaves
+  /// them, or without `whole` of a part of it. Returns the number of records behind it.
+  static std::size_t lose_a_record(const fs::path& log, std::size_t which, bool whole = true) {
+    std::string bytes = read(log);
+    const LogRecords found = log_records(bytes);
+    const auto begin = static_cast<std::ptrdiff_t>(found.ends.at(which - 1)),
+               end = static_cast<std::ptrdiff_t>(found.ends.at(which));
+    std::fill(bytes.begin() + begin + (whole ? 0 : 20), bytes.begin() + end, '\0');
+    write(log, bytes);
+    return found.records.size() - which - 1;
   }
   static std::string read(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);
