@@ -66,7 +66,7 @@ StoreImpl::DocumentLock::~DocumentLock() {
   if (store_.watcher_) store_.watcher_(ns_, id_);
 }
 
-void StoreImpl::doubt(const std::string& key, const DocumentManifest* counted) {
+void StoreImpl::doubt(const std::string& key, const DocumentManifest* counted, const Status& why) {
   const std::lock_guard lock(mu_);
   if (doubts_.size() >= kMaxDoubts && !doubts_.contains(key)) {
     if (!std::exchange(doubts_lost_, true))
@@ -78,6 +78,7 @@ void StoreImpl::doubt(const std::string& key, const DocumentManifest* counted) {
   }
   const auto [it, is_new] = doubts_.try_emplace(key);
   if (is_new && counted != nullptr) it->second.counted = *counted;
+  it->second.disk_full = why.code() == Code::kResourceExhausted;
 }
 
 void StoreImpl::trust(const std::string& key) {
@@ -87,11 +88,14 @@ void StoreImpl::trust(const std::string& key) {
 
 Status StoreImpl::check_settled(const std::string& key) {
   const std::lock_guard lock(mu_);
-  return doubts_.contains(key)
-             ? Status::io(
-                   "an earlier change of the document failed, and the disk cannot tell yet "
-                   "whether it was made; try again")
-             : Status();
+  const auto it = doubts_.find(key);
+  if (it == doubts_.end()) return {};
+  const std::string failed =
+      "an earlier change of the document failed, and the disk cannot tell "
+      "yet whether it was made; ";
+  return it->second.disk_full
+             ? Status::exhausted("the disk is full: " + failed + "free some space and try again")
+             : Status::io(failed + "try again");
 }
 
 void StoreImpl::settle(std::string_view ns, std::string_view id) {
@@ -307,7 +311,7 @@ Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version
   bool reached = false;
   if (Status s = write_with_room(batch, "document '" + m.id + "'", sync, &reached); !s.ok()) {
     release_keys(keys, m.pinned);
-    if (reached) doubt(key, old);
+    if (reached) doubt(key, old, s);
     return s;
   }
   trust(key);
@@ -402,7 +406,7 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
   if (Status s = write_with_room(batch, "document '" + next.id + "'", Sync::kYes, &reached);
       !s.ok()) {
     release_keys(keys, next.pinned);
-    if (reached) doubt(key, &old);
+    if (reached) doubt(key, &old, s);
     return s;
   }
   trust(key);
@@ -552,7 +556,7 @@ Status StoreImpl::remove_records(std::string_view ns, std::string_view id,
   else
     leave_catalog(ns, id, &batch);
   if (Status s = disk_->write(batch, Sync::kYes); !s.ok()) {
-    doubt(key, old.ok() ? &*old : nullptr);
+    doubt(key, old.ok() ? &*old : nullptr, s);
     return s;
   }
   trust(key);

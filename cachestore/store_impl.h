@@ -241,10 +241,12 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// have that write after all.
   struct Doubt {
     std::optional<DocumentManifest> counted;  // none: no document is counted
+    bool disk_full = false;                   // why the last one failed
   };
-  /// Notes that a write failed which was to replace `counted` (null: none), or that one was made.
+  /// Notes that a write failed which was to replace `counted` (null: none), and why, or that one
+  /// was made.
   /// The document's lock is held.
-  void doubt(const std::string& key, const DocumentManifest* counted);
+  void doubt(const std::string& key, const DocumentManifest* counted, const Status& why);
   void trust(const std::string& key);
   /// Makes numbers, references and expiry of a doubtful document those of its record, if the disk
   /// goes on and it can be read. The document's lock is held.
@@ -252,7 +254,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// The same for all documents.
   void settle_all();
   /// Returns an error for a document in doubt: what a change is made from may be replaced by the
-  /// write that failed. The document's lock is held.
+  /// write that failed. The document's lock is held. Errors: kIo, kResourceExhausted (the disk is
+  /// full).
   Status check_settled(const std::string& key);
 
   Status check_writable() const;

@@ -111,7 +111,8 @@ class DiskTier {
   virtual LostWrites lost_writes() const { return {}; }
   virtual RecordCopyState record_copy() const { return {}; }
   /// Has the records go on after a write that failed. OK: whether that write was made after all is
-  /// decided, and reads tell. Errors: kIo (not yet; try again).
+  /// decided, and reads tell. Errors: kIo (not yet; try again), kResourceExhausted (not before
+  /// there is room).
   virtual Status recover() { return {}; }
   virtual DiskUsage usage() = 0;
   /// Returns the free bytes of the file system for this process.

@@ -438,8 +438,15 @@ bool RecordDatabase::resume_after_failure() {
 Status RecordDatabase::recover(bool* reopened) {
   const std::lock_guard lock(resume_mu_);
   *reopened = resume();
-  return failed_ ? Status::io("the record cannot be written yet after an error of the disk")
-                 : Status();
+  return failed_ ? not_yet() : Status();
+}
+
+/// Returns why the record cannot be written before it was opened again.
+Status RecordDatabase::not_yet() const {
+  return full_ ? Status::exhausted(
+                     "the disk is full: the record is opened again as soon as there is room; free "
+                     "some space and try again")
+               : Status::io("the record is about to be opened again after an error of the disk");
 }
 
 /// Goes on after a write that failed, if any. Returns whether the database was opened again.
@@ -486,6 +493,7 @@ Status RecordDatabase::reopen() {
     log_warning("the record was opened again after an error of the disk", {{"path", folder_.db()}});
     return {};
   }
+  full_ = status.code() == Code::kResourceExhausted;
   log_error("the record cannot be written any more after an error of the disk",
             {{"path", folder_.db()}, {"reason", status.to_string()}});
   handles_.clear();
@@ -500,14 +508,16 @@ Status RecordDatabase::check_open() const {
 }
 
 Status RecordDatabase::check_written(const ::rocksdb::Status& status, std::string_view what) {
-  if (!status.ok()) failed_ = true;
-  return to_status(status, what);
+  Status out = to_status(status, what);
+  if (out.ok()) return out;
+  if (!reads_only_) full_ = out.code() == Code::kResourceExhausted;
+  failed_ = true;
+  return out;
 }
 
 Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync, std::uint64_t* given) {
   if (given != nullptr) *given = 0;
-  if (undecided_)
-    return Status::io("the record is about to be opened again after an error of the disk");
+  if (undecided_ || reads_only_) return not_yet();
   const std::shared_lock lock(open_mu_);
   QUIRE_RETURN_IF_ERROR(check_open());
   ::rocksdb::WriteBatch batch;

@@ -67,7 +67,8 @@ class RecordDatabase {
   /// thread postpones it. Returns whether it was opened again: a write that failed may be there.
   bool resume_after_failure();
   /// The same, but waits for another thread that does so. OK: no write has failed since, so whether
-  /// one before was made is decided. Errors: kIo (it cannot go on yet).
+  /// one before was made is decided. Errors: kIo (it cannot go on yet), kResourceExhausted (the
+  /// disk is full).
   Status recover(bool* reopened);
   /// `number`, if not null, receives that of a synced write (write_ledger.h), else 0.
   Status write(std::span<const RecordWrite> writes, Sync sync, std::uint64_t* number = nullptr);
@@ -105,6 +106,7 @@ class RecordDatabase {
   bool resume();
   Status reopen();
   Status check_open() const;
+  Status not_yet() const;
   Result<bool> only_the_end_is_torn(::rocksdb::DBOptions options,
                                     const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   Status check_gaps(::rocksdb::DBOptions options,
@@ -135,6 +137,7 @@ class RecordDatabase {
   std::mutex resume_mu_;                      // held while it goes on after a failure
   std::atomic<bool> undecided_{false};        // no write until it is opened again
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
+  std::atomic<bool> full_{false};    // it did as the disk was full
 };
 
 }  // namespace quire::rocksdb_internal

@@ -114,6 +114,7 @@ TEST(StoreFaults, AFailedWriteThatIsInTheRecordAfterAllIsCounted) {
       ASSERT_OK(test::put_document(**store, id, {static_cast<std::uint64_t>(id[0])}));
     const std::string before = numbers_of(**store);
 
+    disk->full = Status::io("injected failure");
     disk->full_from = disk->writes.load();
     const auto commit = [&](const std::string& id) {
       return (*store)->commit_document(test::manifest_of(id, {'a'}), test::text_of(id)).status();
@@ -166,6 +167,40 @@ TEST(StoreFaults, AFailedWriteThatIsInTheRecordAfterAllIsCounted) {
     EXPECT_TRUE((*store)->namespaces().empty());
     ASSERT_OK((*store)->gc());
     EXPECT_EQ((*store)->stats().segment_bytes, 0u);
+  }
+}
+
+TEST(StoreFaults, AChangeInDoubtTellsWhetherTheDiskIsFull) {
+  for (const Code code : {Code::kResourceExhausted, Code::kIo}) {
+    SCOPED_TRACE(code_name(code));
+    auto disk = std::make_shared<MemoryDisk>();
+    auto store = open_memory(disk);
+    ASSERT_OK(store);
+    for (const char* id : {"a", "b", "c"}) ASSERT_OK(test::put_document(**store, id, {1}));
+    const auto commit = [&] {
+      return (*store)->commit_document(test::manifest_of("a", {1}), test::text_of("a")).status();
+    };
+    const auto remove = [&] { return (*store)->delete_document("default", "b"); };
+    const auto update = [&] {
+      const auto edit = [](DocumentManifest& m) {
+        m.title = "new";
+        return Status();
+      };
+      return (*store)->update_document("default", "c", edit).status();
+    };
+    if (code == Code::kIo) disk->full = Status::io("injected failure");
+    disk->full_from = disk->writes.load();
+    for (const Status& s : {commit(), remove(), update()}) EXPECT_EQ(s.code(), code);
+    disk->undecided = true;
+    for (const Status& s : {commit(), remove(), update()}) {
+      EXPECT_EQ(s.code(), code) << s.to_string();
+      EXPECT_EQ(s.message().find("disk is full") != std::string::npos,
+                code == Code::kResourceExhausted)
+          << s.message();
+    }
+    disk->full_from = -1;
+    disk->undecided = false;
+    for (const Status& s : {commit(), remove(), update()}) EXPECT_OK(s);
   }
 }
 

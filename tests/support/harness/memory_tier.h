@@ -40,6 +40,7 @@ struct MemoryDisk {
   std::atomic<std::uint64_t> looked_at{0};  ///< records returned by get() and scan()
   /// The disk is full from this writing call on, as a file system reports it.
   std::atomic<int> full_from{-1};
+  Status full = Status::exhausted("cannot write to the store: the disk is full");  ///< what it says
   std::vector<std::vector<RecordWrite>> failed;  ///< writes of records that failed; guarded by mu
   std::atomic<bool> undecided{false};            ///< whether these are made is not known yet
 
@@ -214,8 +215,7 @@ class MemoryTier final : public DiskTier {
   Status writing_call() {
     QUIRE_RETURN_IF_ERROR(call());
     const int n = d_->writes++, from = d_->full_from;
-    return from >= 0 && n >= from ? Status::exhausted("cannot write to the store: the disk is full")
-                                  : Status();
+    return from >= 0 && n >= from ? d_->full : Status();
   }
   std::shared_ptr<MemoryDisk> d_;
 };
