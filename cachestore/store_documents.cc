@@ -158,8 +158,7 @@ StoreImpl::Use StoreImpl::pending_use(std::string_view key) {
 
 void StoreImpl::add_pending_use(std::string_view key, DocumentManifest* m) {
   const Use use = pending_use(key);
-  const bool has_taken = use.taken > 0 && m->hits == use.hits_written;
-  m->hits += has_taken ? use.hits - use.taken : use.hits;
+  m->hits += use.hits - use.in_head(m->hits);
   m->last_used_ms = std::max(m->last_used_ms, use.last_ms);
 }
 
@@ -192,13 +191,13 @@ StoreImpl::TakenUse::TakenUse(StoreImpl& store, const std::string& key)
     : store_(store), key_(key), use_(store.pending_use(key)) {}
 
 void StoreImpl::TakenUse::add_to(DocumentManifest* m) const {
-  m->hits += use_.hits;
   m->last_used_ms = std::max(m->last_used_ms, use_.last_ms);
   std::lock_guard lock(store_.mu_);
   const auto it = store_.uses_.find(key_);
   if (it == store_.uses_.end()) return;
-  it->second.taken = std::min(use_.hits, it->second.hits);
-  it->second.hits_written = m->hits;
+  const std::uint64_t in_head = std::min(use_.hits, it->second.in_head(m->hits));
+  if (!it->second.before) it->second.before = m->hits;
+  m->hits += use_.hits - in_head;
 }
 
 void StoreImpl::TakenUse::set_written() {
@@ -207,7 +206,7 @@ void StoreImpl::TakenUse::set_written() {
   if (it == store_.uses_.end()) return;
   Use& pending = it->second;
   pending.hits -= std::min(pending.hits, use_.hits);
-  pending.taken = 0;
+  pending.before.reset();
   if (pending.hits == 0) store_.uses_.erase(it);
 }
 

@@ -2,6 +2,7 @@
 /// their own tiers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -200,9 +201,14 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   struct Use {
     std::uint64_t hits = 0;
     std::int64_t last_ms = 0;
-    /// So many of the hits a writer adds to the head, which then has `hits_written`: a reader that
-    /// finds that number does not add them again.
-    std::uint64_t taken = 0, hits_written = 0;
+    /// The hits of the stored head when a writer first added these to it; none: no writer has. Who
+    /// finds more there finds some of these, be it of a write under way or of one that failed and
+    /// is in the record all the same.
+    std::optional<std::uint64_t> before;
+    /// Returns how many of these hits a stored head with so many has.
+    std::uint64_t in_head(std::uint64_t head_hits) const {
+      return before && head_hits > *before ? std::min(hits, head_hits - *before) : 0;
+    }
   };
   /// A use is written, and told to other replicas, once it moves the end of the document by this
   /// part of its TTL.

@@ -218,6 +218,42 @@ TEST_F(StoreChanges, ADocumentInUseIsThereWhileItIsChangedAndUsesCountOnce) {
   EXPECT_EQ(hits(), 2u);
 }
 
+/// A write that failed may be in the record once that is opened again.
+TEST_F(StoreChanges, UsesOfAWriteThatWasMadeAfterAllCountOnce) {
+  for (const std::size_t made : {0u, 1u, 2u}) {
+    SCOPED_TRACE(std::to_string(made) + " of two failed writes are in the record");
+    disk_ = std::make_shared<MemoryDisk>();
+    open();
+    ASSERT_OK(commit("A", 1));
+    store_->touch_document("default", "a");
+    ASSERT_OK(store_->flush());
+    EXPECT_EQ(stored_head().hits, 1u);
+    const auto fail_to_write = [&] {
+      disk_->fail_on = true;
+      disk_->fail_at = disk_->calls + 1;  // the head can be read, and not be written
+      EXPECT_FALSE(store_->flush().ok());
+      disk_->fail_at = -1;
+    };
+    for (int i = 0; i < 2; ++i) store_->touch_document("default", "a");
+    fail_to_write();
+    for (int i = 0; i < 3; ++i) store_->touch_document("default", "a");
+    fail_to_write();
+    {
+      const std::lock_guard lock(disk_->mu);
+      ASSERT_EQ(disk_->failed.size(), 2u);
+      disk_->failed.resize(made);
+    }
+    disk_->make_failed();
+    EXPECT_EQ(stored_head().hits, made == 0 ? 1u : made == 1 ? 3u : 6u);
+    EXPECT_EQ(hits(), 6u);
+    store_->touch_document("default", "a");
+    EXPECT_EQ(hits(), 7u);
+    ASSERT_OK(store_->flush());
+    EXPECT_EQ(stored_head().hits, 7u);
+    EXPECT_EQ(hits(), 7u);
+  }
+}
+
 TEST_F(StoreChanges, AReaderThatIsOvertakenByAWriterSeesTheUse) {
   ASSERT_OK(commit_with_ttl(10));
   now_ms_ += 9'000;
