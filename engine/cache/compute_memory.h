@@ -8,10 +8,10 @@
 #include <span>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "base/index.h"
 #include "base/status.h"
+#include "engine/cache/host_buffer.h"
 #include "kernels/rows/kv_gather.h"
 
 namespace quire {
@@ -76,8 +76,9 @@ inline Status write_memory(ComputeMemory* memory, void* to, const void* from, st
 }
 
 /// ComputeBuffer is a reusable array of plain values that grows, in a ComputeMemory or in ordinary
-/// memory. Its contents are undefined after it grew. One that the host reads or writes in place
-/// lies in pinned memory, which kernels reach across the bus: it is for small values.
+/// memory, aligned to 64 bytes. Its contents are undefined after it grew. One that the host reads
+/// or writes in place lies in pinned memory, which kernels reach across the bus: it is for small
+/// values.
 template <class T>
 class ComputeBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -100,8 +101,8 @@ class ComputeBuffer {
     drop();
     memory_ = memory;
     if (memory_ == nullptr) {
-      host_.resize(to_size(n));
-      data_ = host_.data();
+      host_ = HostBuffer(to_size(n) * sizeof(T));
+      data_ = reinterpret_cast<T*>(host_.data());
     } else {
       QUIRE_ASSIGN_OR_RETURN(void* p,
                              memory_->allocate(n * static_cast<std::int64_t>(sizeof(T)), place_));
@@ -123,13 +124,13 @@ class ComputeBuffer {
  private:
   void drop() {
     if (memory_ != nullptr && data_ != nullptr) memory_->release(data_, place_);
-    host_ = {};
+    host_ = HostBuffer();
     data_ = nullptr;
     size_ = 0;
   }
   MemoryPlace place_;
   std::shared_ptr<ComputeMemory> memory_;
-  std::vector<T> host_;
+  HostBuffer host_;
   T* data_ = nullptr;
   std::int64_t size_ = 0;
 };
