@@ -180,6 +180,12 @@ TEST_F(Ingest, ThreeHundredFilesOfAllKinds) {
   add(10, ".txt", skipped, [] { return std::string(); });
   add(5, ".pdf", failed, [] { return std::string("%PDF-1.4 and no more"); });
   add(5, ".docx", failed, [] { return std::string("PK\x03\x04 and no more"); });
+  // Protected by a password, and lost to a disk.
+  add(5, ".docx", failed,
+      [] { return "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + std::string(600, '\0'); });
+  add(5, ".xlsx", failed, [] { return std::string(600, '\0'); });
+  add(5, ".doc", skipped,
+      [] { return "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + std::string(600, '\0'); });
   add(5, ".bin", skipped, [] {
     return std::string(
         "\x7f"

@@ -41,6 +41,14 @@ std::string message_of(const json::object& result) {
   return e && e->is_object() ? text_of(e->as_object(), "message") : std::string();
 }
 
+/// Returns whether a name says that there is a text: of such a file without one, which is damaged
+/// or protected, people want to know.
+bool promises_text(std::string_view name) {
+  static constexpr std::string_view kEndings[] = {".pdf", ".docx", ".xlsx", ".pptx",
+                                                  ".odt", ".ods",  ".odp",  ".epub"};
+  return std::ranges::find(kEndings, ending_of(name)) != std::end(kEndings);
+}
+
 double ratio_of(const json::object& job, double& speed) {
   const auto* progress = job.if_contains("progress");
   if (!progress || !progress->is_object()) return 0;
@@ -237,8 +245,8 @@ void IngestRun::refuse(const FoundFile& file, const Status& why) {
   if (message.starts_with(path + ": ") || message.starts_with(path + ", line "))
     message.erase(0, path.size() + 2);
   // What no reader is meant for is no failure of a folder; of a file that was named it is.
-  const bool no_text = why.code() == Code::kUnimplemented || why.code() == Code::kNotFound ||
-                       file.bytes == 0;
+  const bool no_text = (why.code() == Code::kUnimplemented && !promises_text(file.name)) ||
+                       why.code() == Code::kNotFound || file.bytes == 0;
   say(no_text && !file.named ? Fate::kSkipped : Fate::kFailed, path, message);
 }
 
