@@ -40,6 +40,7 @@ Status error_of(const HttpResponse& response) {
         param = std::string(p->as_string());
     }
   }
+  if (response.status == 401) message += "; give a key with --key or QUIRE_API_KEY";
   // What is refused now may be taken later.
   const bool passes = response.status == 429 || response.status == 503;
   const Code code = response.status == 404 ? Code::kNotFound

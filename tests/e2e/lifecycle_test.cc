@@ -252,6 +252,10 @@ TEST(Lifecycle, NamespacesNeverMeet) {
           .call("POST", "/v1/documents?wait=true", R"({"id":"secret","text":)" + quoted(text) + "}")
           .status,
       401);
+  const auto unknown = run_process({QUIRE_BINARY, "query", "--server",
+                                    "http://127.0.0.1:" + std::to_string(service.port()), "q"});
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_NE(unknown.err.find("--key or QUIRE_API_KEY"), std::string::npos) << unknown.err;
   EXPECT_EQ(service
                 .call("POST", "/v1/documents?wait=true",
                       R"({"id":"secret","text":)" + quoted(text) + "}", a)
