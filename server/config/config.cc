@@ -321,16 +321,40 @@ Status apply_toml(std::string_view text, const std::string& file_name, Config& c
   }
 }
 
+namespace {
+
+/// Refuses a variable that is a setting but for one underscore. Those that Kubernetes makes of a
+/// service's name, such as QUIRE_SERVER_PORT=tcp://10.0.0.1:80, are none.
+Status check_single_underscore(const std::string& name, std::string_view text,
+                               std::string_view value) {
+  if (value.starts_with("tcp://") || value.starts_with("udp://")) return {};
+  for (const Setting& s : setting_table()) {
+    const std::string section(s.section);
+    if (text != section + "_" + std::string(s.key)) continue;
+    std::string right = name;
+    right.insert(6 + section.size(), "_");
+    return Status::invalid(s.name(), "the environment variable " + name + " sets nothing; write " +
+                                         right + " for " + s.name());
+  }
+  return {};
+}
+
+}  // namespace
+
 Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables,
                          Config& config) {
   for (const auto& [name, value] : variables) {
-    const auto split = name.find("__");
-    if (!name.starts_with("QUIRE_") || split == std::string::npos) continue;
-    std::string section = name.substr(6, split - 6), key = name.substr(split + 2);
-    for (auto* part : {&section, &key})
-      std::transform(part->begin(), part->end(), part->begin(), [](unsigned char c) {
-        return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-      });
+    if (!name.starts_with("QUIRE_")) continue;
+    std::string text = name.substr(6);
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
+      return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    });
+    const auto split = text.find("__");
+    if (split == std::string::npos) {
+      QUIRE_RETURN_IF_ERROR(check_single_underscore(name, text, value));
+      continue;
+    }
+    const std::string section = text.substr(0, split), key = text.substr(split + 2);
     const std::string where = "environment variable " + name;
     const Setting* s = find(section, key);
     if (!s) return unknown(section, key, where);

@@ -90,6 +90,21 @@ TEST(Config, UnknownNamesComeWithTheNearest) {
   EXPECT_FALSE(apply_flags({"server.prot=1"}, c).ok());
 }
 
+TEST(Config, AVariableWithOneUnderscoreIsNotPassedOver) {
+  Config c;
+  const auto s = apply_environment({{"QUIRE_DISK_MAX_BYTES", "1GiB"}}, c);
+  ASSERT_FALSE(s.ok());
+  EXPECT_EQ(s.field(), "disk.max_bytes");
+  EXPECT_NE(s.message().find("write QUIRE_DISK__MAX_BYTES"), std::string::npos) << s.message();
+  // What Kubernetes makes of a service named quire-server, and variables of the other commands.
+  EXPECT_TRUE(apply_environment({{"QUIRE_SERVER_PORT", "tcp://10.0.0.1:8080"},
+                                 {"QUIRE_SERVER_SERVICE_HOST", "10.0.0.1"},
+                                 {"QUIRE_SERVER", "http://127.0.0.1:8080"},
+                                 {"QUIRE_CACHE", "/tmp"}},
+                                c)
+                  .ok());
+}
+
 TEST(Config, WrongTypesAndRangesNameTheSetting) {
   Config c;
   const std::pair<const char*, const char*> cases[] = {
