@@ -85,7 +85,11 @@ class JobEvents:
     def feed(self, piece: bytes) -> Iterator[Job]:
         """The states of the job that `piece` completes."""
         for event in self._decoder.feed(piece):
-            job = job_of_event(event)
+            try:
+                job = job_of_event(event)
+            except ServiceUnavailableError as error:  # it shuts down, and the job goes on later
+                self.end(error)
+                raise
             if job is not None:
                 self._last, self._finished = job.status, job.finished
                 yield job

@@ -23,6 +23,7 @@ from quire_client import (
     RetryPolicy,
     ServerError,
     ServiceUnavailableError,
+    StreamInterruptedError,
     affinity,
 )
 from quire_client._exchange import (
@@ -39,6 +40,7 @@ from quire_client._exchange import (
 )
 from quire_client._flows import (
     FoundFile,
+    JobEvents,
     add_document,
     add_documents,
     add_files,
@@ -523,6 +525,15 @@ def test_maps_keep_what_fits_and_null_takes_the_default() -> None:
 
 
 # ---- files
+
+
+def test_a_service_that_stops_breaks_the_events_of_a_job_off() -> None:
+    events = JobEvents("job_1")
+    running = b'event: progress\ndata: {"id": "job_1", "status": "running"}\n\n'
+    assert [job.status for job in events.feed(running)] == ["running"]
+    stopped = {"status": 503, "detail": "it shuts down", "error": {"code": "draining"}}
+    with pytest.raises(StreamInterruptedError, match=r"was running: it shuts down .*jobs.wait"):
+        list(events.feed(b"event: error\ndata: " + json.dumps(stopped).encode() + b"\n\n"))
 
 
 def test_ids_of_files_are_those_of_the_shared_table(tmp_path: Path) -> None:
