@@ -98,7 +98,8 @@ class ApiError(QuireError):
         if self.request_id:
             text += f", request {self.request_id}"
         text += ")"
-        return f"{text}; {self.hint}" if self.hint else text
+        # What a question can do about a document is no help where the path names it.
+        return f"{text}; {self.hint}" if self.hint and self.param != "id" else text
 
 
 class InvalidRequestError(ApiError):

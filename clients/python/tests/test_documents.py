@@ -218,6 +218,15 @@ def test_other_wrong_arguments_are_refused_before_anything_is_sent(client: Quire
             call()
 
 
+def test_a_missing_document_is_told_with_what_can_be_done(client: QuireClient) -> None:
+    with pytest.raises(DocumentNotFoundError, match="on_missing"):
+        client.query("Who?", document_ids=["gone"])
+    for call in (client.documents.get, client.documents.content, client.documents.delete):
+        with pytest.raises(DocumentNotFoundError) as caught:
+            call("gone")
+        assert "on_missing" not in str(caught.value)
+
+
 def test_one_text_is_no_list_of_its_letters(client: QuireClient, tmp_path: Path) -> None:
     client.documents.add_many([{"id": "a", "text": "first"}, {"id": "m", "text": "second"}])
     one: Any = "am"
