@@ -46,7 +46,8 @@ void end_when_draining(Services& services, std::weak_ptr<Call> call,
         (void)services.workers->post_reply([call, s] {
           if (const auto c = call.lock()) {
             const Problem problem = make_problem(
-                "draining", "the service is shutting down; the job goes on at its next start");
+                "draining",
+                "the service is shutting down; the job goes on, after its next start if need be");
             (void)c->event("error", problem_body(problem, c->instance, c->request_id));
             c->end_events();
           }
