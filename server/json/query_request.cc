@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 
+#include "ingest/document/utf8.h"
 #include "server/chat/answer_form.h"
 #include "server/chat/tool_codec.h"
 #include "server/json/generation_codec.h"
@@ -107,7 +108,7 @@ std::optional<JsonError> read_query(const json::value& body, const QueryDefaults
   if (r.has("query")) {
     std::string q;
     r.string("query", q);
-    if (r.ok() && q.empty()) r.fail("query", "query is empty");
+    if (r.ok() && is_blank(q)) r.fail("query", q.empty() ? "query is empty" : "query has no text");
     out.query = std::move(q);
   }
   if (r.has("system")) {

@@ -101,6 +101,7 @@ TEST(QueryRequest, ErrorsNameThePath) {
   const std::tuple<std::string, const char*, const char*> cases[] = {
       {R"({})", "invalid_value", "query"},
       {R"({"query":""})", "invalid_value", "query"},
+      {R"({"query":" \n\t"})", "invalid_value", "query"},
       {R"({"query":5})", "invalid_value", "query"},
       {R"({"query":"q","messages":[{"role":"user","content":"u"}]})", "invalid_value", "query"},
       {R"({"messages":[]})", "invalid_value", "messages"},
