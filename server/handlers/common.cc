@@ -43,7 +43,7 @@ std::optional<Problem> window_problem(const Status& status, std::string_view sub
   if (!window) return std::nullopt;
   Problem p = make_problem("context_length_exceeded",
                            std::string(subject) + " has " + std::to_string(window->actual) +
-                               " tokens, and the model's window takes " +
+                               " tokens, and the window (model.max_model_len) takes " +
                                std::to_string(window->limit) + "; " + std::string(advice),
                            status.field());
   p.extra["limit"] = window->limit;

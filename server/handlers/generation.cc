@@ -296,7 +296,9 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
 Problem engine_problem(const Status& status, const QueryRecord& record) {
   if (auto p = window_problem(
           status, "the prompt with one token of the answer",
-          record.documents.empty() ? "send a shorter one" : "ask over fewer or shorter documents"))
+          record.documents.empty()
+              ? "send a shorter one"
+              : "ask over fewer or shorter documents, or send a shorter question"))
     return *p;
   if (status.code() == Code::kInternal || status.code() == Code::kCorruption)
     log_error("a query failed", {{"reason", status.to_string()}});

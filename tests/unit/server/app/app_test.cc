@@ -166,6 +166,7 @@ TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
   EXPECT_NE(r.body.find("\"actual\":200"), std::string::npos);
   EXPECT_EQ(r.body.find("context_length_exceeded: "), std::string::npos) << r.body;
   EXPECT_NE(r.body.find("has 200 tokens"), std::string::npos) << r.body;
+  EXPECT_NE(r.body.find("model.max_model_len"), std::string::npos) << r.body;
   engine.query_error = Status();
   engine.done_status = Status::deadline("too late");
   r = ask();
