@@ -11,6 +11,7 @@
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
+#include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/store_folder.h"
 
 namespace quire {
@@ -113,6 +114,9 @@ Status mend_manifest(const std::string& root) {
   const std::string manifest = file_bytes(path, &failed);
   const auto whole = torn_manifest_end(manifest);
   if (!whole || failed) return {};
+  // More than the edit that was being written is lost, which is for the repair.
+  const auto note = ManifestNote::read(root + "/EDITS");
+  if (note && !note->is_in(name, manifest)) return {};
   const std::string kept = root + "/" + name + ".torn";
   QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));
   QUIRE_RETURN_IF_ERROR(shorten_file(path, *whole));
@@ -152,7 +156,7 @@ Status mend_folder(const std::string& root, int layout) {
     fs::remove(db + "/" + found.front(), ec);
     return {};
   }
-  for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/STORE", "/STORE.tmp"})
+  for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/EDITS", "/STORE", "/STORE.tmp"})
     QUIRE_RETURN_IF_ERROR(only_a_file(root + name));
   QUIRE_RETURN_IF_ERROR(mend_marker(root, layout));
   if (fs::is_regular_file(root + "/extents", ec))

@@ -15,6 +15,7 @@
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
+#include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_gaps.h"
 #include "cachestore/disk/rocksdb_layout1.h"
@@ -129,9 +130,13 @@ std::string placement_key(SegmentId id) {
 /// adds or removes one.
 class RecordDatabase::RecordFiles final : public ::rocksdb::EventListener {
  public:
-  void OnFlushCompleted(::rocksdb::DB*, const ::rocksdb::FlushJobInfo&) override { ++changes_; }
+  void OnFlushCompleted(::rocksdb::DB*, const ::rocksdb::FlushJobInfo&) override {
+    ++changes_;
+    edited_ = true;
+  }
   void OnCompactionCompleted(::rocksdb::DB*, const ::rocksdb::CompactionJobInfo&) override {
     ++changes_;
+    edited_ = true;
   }
   void OnTableFileCreated(const ::rocksdb::TableFileCreationInfo&) override { ++changes_; }
   void OnTableFileDeleted(const ::rocksdb::TableFileDeletionInfo&) override { ++changes_; }
@@ -145,6 +150,8 @@ class RecordDatabase::RecordFiles final : public ::rocksdb::EventListener {
   /// Returns whether RocksDB has stopped writing since the last call.
   bool take_failure() { return failed_.exchange(false); }
   bool has_failed() const { return failed_; }
+  /// Returns whether the manifest has got edits since the last call.
+  bool take_edit() { return edited_ && edited_.exchange(false); }
 
   void add_written(std::uint64_t bytes) { written_ += bytes; }
   /// Returns what `measure` returned last, with what the log has grown since.
@@ -166,7 +173,7 @@ class RecordDatabase::RecordFiles final : public ::rocksdb::EventListener {
  private:
   static constexpr std::uint64_t kStale = 1u << 20;  // bytes
   std::atomic<std::uint64_t> changes_{1}, written_{0};
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, edited_{false};
   std::mutex mu_;
   DiskUsage last_;                            // guarded by mu_
   std::uint64_t seen_ = 0, measured_at_ = 0;  // guarded by mu_
@@ -221,13 +228,7 @@ Status RecordDatabase::open_database(bool read_only) {
                       "' has the content of another one",
                   "disk.path");
   if (there) {
-    std::string manifest = file_bytes(folder_.db() + "/CURRENT");
-    manifest.resize(std::min(manifest.size(), manifest.find('\n')));
-    if (lost_an_edit(file_bytes(folder_.db() + "/" + manifest)))
-      return Status(Code::kCorruption,
-                    "the manifest " + manifest + " of the record in '" + folder_.db() +
-                        "' is damaged between whole edits",
-                    "disk.path");
+    QUIRE_RETURN_IF_ERROR(check_manifest());
     const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);
     if (!status.ok())
       return open_status(status, "open the store in '" + folder_.root() + "'")
@@ -275,7 +276,39 @@ Status RecordDatabase::open_database(bool read_only) {
   }
   if (families.size() < kNumCfs || families[kExtentsCf].name != kCfNames[kExtentsCf])
     handles_.insert(handles_.begin() + kExtentsCf, nullptr);
+  if (!read_only) note_manifest();
   return {};
+}
+
+/// Returns an error if the manifest lacks edits, which RocksDB does not notice: it would delete the
+/// tables that they name.
+Status RecordDatabase::check_manifest() const {
+  // Read before CURRENT, which another process may change to a later one.
+  const auto note = ManifestNote::read(folder_.edits());
+  std::string name = file_bytes(folder_.db() + "/CURRENT");
+  name.resize(std::min(name.size(), name.find('\n')));
+  bool failed = false;
+  const std::string manifest = file_bytes(folder_.db() + "/" + name, &failed);
+  if (failed)
+    return Status(Code::kIo, "cannot read '" + folder_.db() + "/" + name + "'", "disk.path");
+  const auto damaged = [&](const char* how) {
+    return Status(Code::kCorruption,
+                  "the manifest " + name + " of the record in '" + folder_.db() + "' " + how,
+                  "disk.path");
+  };
+  if (lost_an_edit(manifest)) return damaged("is damaged between whole edits");
+  if (note && !note->is_in(name, manifest)) return damaged("has lost its last edits");
+  return {};
+}
+
+/// Notes how long the manifest is, of which all edits are on stable storage.
+void RecordDatabase::note_manifest() const {
+  std::vector<std::string> files;
+  std::uint64_t bytes = 0;
+  if (!db_->GetLiveFiles(files, &bytes, /*flush_memtable=*/false).ok()) return;
+  const auto file = std::ranges::find_if(
+      files, [](const std::string& name) { return name.starts_with("/MANIFEST-"); });
+  if (file != files.end()) ManifestNote{file->substr(1), bytes}.write(folder_.edits());
 }
 
 /// Returns whether the log can be read up to a place, and everything that is known to be
@@ -555,6 +588,7 @@ Status RecordDatabase::write(std::span<const RecordWrite> writes, Sync sync, std
   QUIRE_RETURN_IF_ERROR(check_written(written, "write to the store"));
   if (given != nullptr) *given = number;
   ledger_.add(number, families, system_ms());
+  if (files_->take_edit()) note_manifest();
   return {};
 }
 

@@ -114,6 +114,8 @@ class RecordDatabase {
   /// `moved` receives the files that it leaves out, which lie beside the record then.
   Status cut_at(const LogGap& gap, std::vector<std::string>* moved) const;
   Status undo_cut(const std::vector<std::string>& moved) const;
+  Status check_manifest() const;
+  void note_manifest() const;
   Status check_ledger();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
   std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;

@@ -24,6 +24,7 @@
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
+#include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_gaps.h"
@@ -384,9 +385,13 @@ Status Salvage::find_bad_logs() {
 bool Salvage::manifest_is_whole() {
   std::string name = file_bytes(folder_.db() + "/CURRENT");
   name.resize(std::min(name.size(), name.find('\n')));
-  if (!lost_an_edit(file_bytes(folder_.db() + "/" + name))) return true;
+  const std::string manifest = file_bytes(folder_.db() + "/" + name);
+  const auto note = ManifestNote::read(folder_.edits());
+  const bool between = lost_an_edit(manifest);
+  if (!between && (!note || note->is_in(name, manifest))) return true;
   report_.may_lack_documents = true;
-  note_damage("the manifest " + name + " is damaged between whole edits");
+  note_damage("the manifest " + name +
+              (between ? " is damaged between whole edits" : " has lost its last edits"));
   return false;
 }
 

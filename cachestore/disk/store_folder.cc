@@ -389,6 +389,7 @@ Status StoreFolder::replace_record(const std::string& new_db, const std::string&
   };
   QUIRE_RETURN_IF_ERROR(move(root_ + "/SEAL", kept + "/SEAL"));
   QUIRE_RETURN_IF_ERROR(move(ledger(), kept + "/LEDGER"));
+  QUIRE_RETURN_IF_ERROR(move(edits(), kept + "/EDITS"));
   // KV of layout 1 has its list in the old record.
   QUIRE_RETURN_IF_ERROR(move(values(), kept + "/blocks"));
   QUIRE_RETURN_IF_ERROR(move(sketches(), kept + "/sketches"));
@@ -405,7 +406,7 @@ Status StoreFolder::replace_record(const std::string& new_db, const std::string&
 
 Result<std::string> StoreFolder::set_record_aside(const std::string& name) const {
   QUIRE_ASSIGN_OR_RETURN(std::string kept, make_aside(name));
-  for (const char* part : {"/SEAL", "/LEDGER", "/db"}) {
+  for (const char* part : {"/SEAL", "/LEDGER", "/EDITS", "/db"}) {
     if (::rename((root_ + part).c_str(), (kept + part).c_str()) != 0 && errno != ENOENT)
       return cannot("move", root_ + part, errno);
   }

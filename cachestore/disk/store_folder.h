@@ -43,6 +43,7 @@ class StoreFolder {
   std::string db() const { return root_ + "/db"; }            ///< log, manifest and records
   std::string extents() const { return root_ + "/extents"; }  ///< values of all segments
   std::string ledger() const { return root_ + "/LEDGER"; }    ///< of WriteLedger
+  std::string edits() const { return root_ + "/EDITS"; }      ///< of ManifestNote
   /// Folders of layout 1; they exist only until its segments are moved.
   std::string values() const { return root_ + "/blocks"; }
   std::string sketches() const { return root_ + "/sketches"; }
@@ -63,11 +64,11 @@ class StoreFolder {
   /// Makes a folder for work, which only this user can read.
   Status make_work_folder(const std::string& path) const;
   /// Puts the database `new_db`, which is closed and lies in the folder of work, in the place of
-  /// the record. The old one, its seal and its ledger go to the folder `kept`, with the KV unless
+  /// the record. The old one and the files beside it go to the folder `kept`, with the KV unless
   /// `keep_kv`. After a crash in between, the next open() ends it.
   Status replace_record(const std::string& new_db, const std::string& kept, bool keep_kv) const;
 
-  /// Moves the record with its seal and ledger to a new folder `name` in this one, and returns
+  /// Moves the record with the files beside it to a new folder `name` in this one, and returns
   /// that. Errors: kIo.
   Result<std::string> set_record_aside(const std::string& name) const;
   /// Returns whether the record came from a backup and its copy has not learned that yet; the

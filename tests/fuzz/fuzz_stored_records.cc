@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "cachestore/disk/log/manifest_end.h"
+#include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
@@ -50,6 +51,7 @@ void decode_all(std::string_view bytes) {
   (void)record::check_envelope(bytes).ok();
   check(WriteLedger::parse(bytes).size() <= bytes.size() / 32);
   check(WriteLedger::last_in_log(bytes, 7) >= 7);
+  if (const auto note = ManifestNote::parse(bytes)) check(bytes.starts_with(note->text()));
   if (const auto end = torn_manifest_end(bytes)) {
     check(*end > 0 && *end < bytes.size());
     check(!torn_manifest_end(bytes.substr(0, *end)));

@@ -50,6 +50,8 @@ std::optional<std::uint64_t> torn_manifest_end(std::string_view manifest) {
   return reach.whole;
 }
 
+std::uint64_t whole_edits(std::string_view manifest) { return reach_of(manifest).whole; }
+
 bool lost_an_edit(std::string_view manifest) {
   const Reach reach = reach_of(manifest);
   return reach.at < manifest.size() && a_record_follows(manifest, reach.at);

@@ -14,6 +14,9 @@ namespace quire {
 /// (blocks of 32 KiB; records of checksum, length, type and data) give none.
 std::optional<std::uint64_t> torn_manifest_end(std::string_view manifest);
 
+/// Returns the length up to which a manifest's records are whole, one after the other.
+std::uint64_t whole_edits(std::string_view manifest);
+
 /// Returns whether a whole record lies behind a damaged one or behind zeros. RocksDB takes zeros
 /// for the end of what was written into a block, and does not notice the edits that were in it.
 bool lost_an_edit(std::string_view manifest);

@@ -355,6 +355,40 @@ TEST_F(StoreDamage, AManifestThatLostAnEditIsNeverSilent) {
   }
 }
 
+/// Each start notes how long the manifest is. Without its last edits the record would be that of
+/// the start before, whose log is gone, and its tables would be deleted.
+TEST_F(StoreDamage, AManifestThatLostItsLastEditsIsNoticedWhateverWasWrittenLater) {
+  constexpr std::uint64_t kBefore = 4, kLater = 300;  // more than the record has slots for numbers
+  write_documents(/*crash=*/true, 0, kBefore);
+  write_documents(/*crash=*/true, kBefore, kLater);
+  fs::copy(options.path, folder.path("kept"), fs::copy_options::recursive);
+  for (const std::size_t lost : {1u, 2u, 4u, 6u, 9u}) {
+    for (const bool torn : {false, true}) {
+      SCOPED_TRACE(std::to_string(lost) + (torn ? " edits, the first of them torn" : " edits"));
+      fs::remove_all(options.path);
+      fs::copy(folder.path("kept"), options.path, fs::copy_options::recursive);
+      std::string name = read(options.path + "/db/CURRENT");
+      name.pop_back();
+      const fs::path manifest = options.path + "/db/" + name;
+      const auto ends = log_records(read(manifest)).ends;
+      ASSERT_GT(ends.size(), lost);
+      fs::resize_file(manifest, ends[ends.size() - 1 - lost] + (torn ? 9 : 0));
+      options.on_damage = OnDamage::kRefuse;
+      const auto refused = open();
+      ASSERT_EQ(refused.code(), Code::kCorruption);
+      EXPECT_NE(refused.status().message().find("has lost its last edits"), std::string::npos)
+          << refused.status().message();
+      options.on_damage = OnDamage::kSalvage;
+      auto store = open();
+      ASSERT_OK(store);
+      EXPECT_EQ(first_documents(**store, kBefore + kLater), kBefore + kLater)
+          << "the tables are there";
+      store->reset();
+      EXPECT_OK(open());
+    }
+  }
+}
+
 TEST_F(StoreDamage, ACrashLosesNothing) {
   for (int round = 0; round < 3; ++round)
     write_documents(/*crash=*/true, static_cast<std::uint64_t>(round) * 4, 4);
@@ -425,6 +459,9 @@ TEST_F(StoreDamage, WhatIsNoRecordNeverKeepsAStoreFromOpening) {
       {"SEAL is garbage", [&] { write(root + "/SEAL", "garbage"); }},
       {"LEDGER is a folder", [&] { in_its_place_a_folder(root + "/LEDGER"); }},
       {"LEDGER is garbage", [&] { write(root + "/LEDGER", std::string(40'000, 'x')); }},
+      {"EDITS is a folder", [&] { in_its_place_a_folder(root + "/EDITS"); }},
+      {"EDITS is garbage", [&] { write(root + "/EDITS", std::string(40'000, 'x')); }},
+      {"EDITS is gone", [&] { fs::remove(root + "/EDITS"); }},
       {"extents are gone", [&] { fs::remove_all(root + "/extents"); }},
       {"extents are a file",
        [&] {

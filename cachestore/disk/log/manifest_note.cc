@@ -1,0 +1,72 @@
+#include "cachestore/disk/log/manifest_note.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <charconv>
+#include <cstdio>
+
+#include "cachestore/disk/log/log_pieces.h"
+#include "cachestore/disk/log/manifest_end.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kPrefix = "MANIFEST-";
+
+/// Returns the number in a manifest's name; none: it is no such name.
+std::optional<std::uint64_t> number_of(std::string_view name) {
+  std::uint64_t number = 0;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  const auto [at, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
+  return error == std::errc() && at == end ? std::optional(number) : std::nullopt;
+}
+
+std::string checksum_of(std::string_view text) {
+  char out[17];
+  std::snprintf(out, sizeof out, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+  return out;
+}
+
+}  // namespace
+
+std::string ManifestNote::text() const {
+  const std::string noted = manifest + " " + std::to_string(bytes) + " ";
+  return noted + checksum_of(noted) + "\n";
+}
+
+std::optional<ManifestNote> ManifestNote::parse(std::string_view text) {
+  const auto name_end = text.find(' ');
+  if (name_end == text.npos) return std::nullopt;
+  ManifestNote note{std::string(text.substr(0, name_end))};
+  const auto error =
+      std::from_chars(text.data() + name_end + 1, text.data() + text.size(), note.bytes).ec;
+  // The checksum is compared with the rest.
+  if (error != std::errc() || !number_of(note.manifest) || !text.starts_with(note.text()))
+    return std::nullopt;
+  return note;
+}
+
+std::optional<ManifestNote> ManifestNote::read(const std::string& path) {
+  return parse(file_bytes(path));
+}
+
+void ManifestNote::write(const std::string& path) const {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return;
+  const std::string line = text();
+  (void)!::pwrite(fd, line.data(), line.size(), 0);
+  ::close(fd);
+}
+
+bool ManifestNote::is_in(std::string_view name, std::string_view content) const {
+  const auto number = number_of(name), noted = number_of(manifest);
+  const std::uint64_t whole = whole_edits(content);
+  if (!number || !noted || whole == 0) return true;
+  return *number > *noted || (*number == *noted && whole >= bytes);
+}
+
+}  // namespace quire
