@@ -20,7 +20,7 @@
 #include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/catalog_follower.h"
 #include "cachestore/disk/disk_tier.h"
-#include "cachestore/disk/io_pool.h"
+#include "cachestore/disk/extents/io_pool.h"
 #include "cachestore/dram_tier.h"
 #include "cachestore/expiry_queue.h"
 #include "cachestore/format/catalog_keys.h"

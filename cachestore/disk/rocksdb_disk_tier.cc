@@ -12,7 +12,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
-#include "cachestore/disk/extent_files.h"
+#include "cachestore/disk/extents/extent_files.h"
 #include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_records.h"

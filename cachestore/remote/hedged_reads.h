@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cachestore/disk/io_pool.h"
+#include "cachestore/disk/extents/io_pool.h"
 #include "cachestore/remote/recalled_segment.h"
 
 namespace quire {

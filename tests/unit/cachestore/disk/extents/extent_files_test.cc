@@ -1,4 +1,4 @@
-#include "cachestore/disk/extent_files.h"
+#include "cachestore/disk/extents/extent_files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

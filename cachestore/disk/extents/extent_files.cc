@@ -1,4 +1,4 @@
-#include "cachestore/disk/extent_files.h"
+#include "cachestore/disk/extents/extent_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>

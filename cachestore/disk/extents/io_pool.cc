@@ -1,4 +1,4 @@
-#include "cachestore/disk/io_pool.h"
+#include "cachestore/disk/extents/io_pool.h"
 
 #include <string>
 #include <utility>
