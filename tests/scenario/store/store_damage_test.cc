@@ -267,6 +267,23 @@ TEST_F(StoreDamage, AGapThatNothingAcknowledgedFollowsIsATornEnd) {
   }
 }
 
+TEST_F(StoreDamage, AGapBeforeChangesThatATableHasIsNoTornEnd) {
+  write_documents(/*crash=*/true);
+  begin_another_log();
+  const auto logs = files(".log");
+  ASSERT_EQ(logs.size(), 2u);
+  lose_a_record(logs.front(), 1);  // the change of the family that was written to a table
+  for (const bool read_only : {true, false}) {
+    options.read_only = read_only;
+    const auto refused = open();
+    ASSERT_EQ(refused.code(), Code::kCorruption);
+    EXPECT_NE(refused.status().message().find("the manifest knows what is behind"),
+              std::string::npos)
+        << refused.status().message();
+  }
+  EXPECT_EQ(files(".log"), logs) << "nothing is cut";
+}
+
 /// RocksDB itself would go on behind it, and mix what is there with what came before the gap.
 TEST_F(StoreDamage, WhoOnlyReadsStopsAtAGapThatNothingAcknowledgedFollows) {
   constexpr std::uint64_t kMany = 400;  // over many blocks of the log
