@@ -6,18 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <set>
 #include <utility>
 
 #include "base/log.h"
-#include "cachestore/disk/log/folder_files.h"
-#include "cachestore/disk/log/log_order.h"
-#include "cachestore/disk/log/log_pieces.h"
-#include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/rocksdb_backup.h"
-#include "cachestore/disk/rocksdb_gaps.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -59,7 +52,6 @@ constexpr std::array<Cf, 4> kRecordCfs = {kCatalogCf, kJobsCf, kMetaCf, kExtents
 Cf family_cf(Family f) {
   return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf;
 }
-constexpr int kNumFamilies = 3;
 constexpr std::int64_t kReopenMs = 1000;
 Slice slice(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
@@ -69,15 +61,6 @@ std::int64_t system_ms() {
   return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
 }
 
-/// Returns whether a folder has files of a database besides CURRENT. Errors: kIo.
-Result<bool> holds_record(const std::string& db) {
-  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
-  return std::ranges::any_of(files, [](const std::filesystem::path& file) {
-    const std::string name = file.filename().string();
-    return name.starts_with("MANIFEST-") || name.ends_with(".sst") || name.ends_with(".log");
-  });
-}
-
 /// Returns the segment of a placement's key.
 std::optional<SegmentId> segment_of(std::string_view key) {
   if (key.size() != 8) return std::nullopt;
@@ -85,38 +68,6 @@ std::optional<SegmentId> segment_of(std::string_view key) {
   for (const char c : key) id = (id << 8) | static_cast<unsigned char>(c);
   return id;
 }
-
-/// Returns the number in a slot of a family, as WriteLedger::SlotReader does.
-std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* handle,
-                          std::size_t slot) {
-  std::string value;
-  const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
-  return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
-}
-
-/// A database that is opened for a look, to see what another way of opening it would find.
-struct Onlooker {
-  std::unique_ptr<::rocksdb::DB> db;  // null: it cannot be opened
-  std::vector<::rocksdb::ColumnFamilyHandle*> handles;
-
-  Onlooker(const ::rocksdb::DBOptions& options, const std::string& path,
-           const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
-    ::rocksdb::DB* opened = nullptr;
-    if (::rocksdb::DB::OpenForReadOnly(options, path, families, &handles, &opened).ok())
-      db.reset(opened);
-  }
-  Onlooker(const Onlooker&) = delete;
-  Onlooker& operator=(const Onlooker&) = delete;
-  ~Onlooker() {
-    if (!db) return;
-    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
-  }
-  WriteLedger::SlotReader slots() const {
-    return [this](int family, std::size_t slot) {
-      return slot_number(*db, handles[family_cf(Family(family))], slot);
-    };
-  }
-};
 
 }  // namespace
 
@@ -208,27 +159,9 @@ Status RecordDatabase::open_database(bool read_only) {
   ::rocksdb::DBOptions db_opts = db_options(options_);
   db_opts.listeners.push_back(files_);
   std::vector<std::string> present;
-  std::error_code ec;
-  const bool there = std::filesystem::exists(folder_.db() + "/CURRENT", ec);
-  if (ec)
-    return Status(Code::kIo, "cannot read '" + folder_.db() + "': " + ec.message(), "disk.path");
-  // RocksDB would begin a new record and delete what is left of the old one.
-  if (!there) {
-    QUIRE_ASSIGN_OR_RETURN(const bool has_files, holds_record(folder_.db()));
-    if (has_files)
-      return Status(
-          Code::kCorruption,
-          "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
-          "disk.path");
-  }
-  QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
-  if (!misplaced.empty())
-    return Status(Code::kCorruption,
-                  "the log " + misplaced.front() + " of the record in '" + folder_.db() +
-                      "' has the content of another one",
-                  "disk.path");
+  check_ = std::make_unique<RecordCheck>(folder_, read_only);
+  QUIRE_ASSIGN_OR_RETURN(const bool there, check_->check_files());
   if (there) {
-    QUIRE_RETURN_IF_ERROR(check_manifest());
     const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);
     if (!status.ok())
       return open_status(status, "open the store in '" + folder_.root() + "'")
@@ -251,9 +184,8 @@ Status RecordDatabase::open_database(bool read_only) {
     families.emplace_back(kLayout1Families[0], layout1_options(folder_.values()));
     families.emplace_back(kLayout1Families[1], layout1_options(folder_.sketches()));
   }
-  stop_.reset();
-  if (there) QUIRE_RETURN_IF_ERROR(check_gaps(db_opts, families, read_only));
-  db_opts.wal_filter = stop_.get();
+  if (there) QUIRE_RETURN_IF_ERROR(check_->check_gaps(db_opts, families));
+  db_opts.wal_filter = check_->filter();
   for (;;) {
     ::rocksdb::DB* db = nullptr;
     const auto status = read_only
@@ -267,7 +199,7 @@ Status RecordDatabase::open_database(bool read_only) {
                  drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
     if (!again && status.IsCorruption() &&
         db_opts.wal_recovery_mode != ::rocksdb::WALRecoveryMode::kPointInTimeRecovery) {
-      QUIRE_ASSIGN_OR_RETURN(again, only_the_end_is_torn(db_opts, families));
+      QUIRE_ASSIGN_OR_RETURN(again, check_->only_the_end_is_torn(db_opts, families));
       db_opts.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
     }
     if (!again)
@@ -277,27 +209,6 @@ Status RecordDatabase::open_database(bool read_only) {
   if (families.size() < kNumCfs || families[kExtentsCf].name != kCfNames[kExtentsCf])
     handles_.insert(handles_.begin() + kExtentsCf, nullptr);
   if (!read_only) note_manifest();
-  return {};
-}
-
-/// Returns an error if the manifest lacks edits, which RocksDB does not notice: it would delete the
-/// tables that they name.
-Status RecordDatabase::check_manifest() const {
-  // Read before CURRENT, which another process may change to a later one.
-  const auto note = ManifestNote::read(folder_.edits());
-  std::string name = file_bytes(folder_.db() + "/CURRENT");
-  name.resize(std::min(name.size(), name.find('\n')));
-  bool failed = false;
-  const std::string manifest = file_bytes(folder_.db() + "/" + name, &failed);
-  if (failed)
-    return Status(Code::kIo, "cannot read '" + folder_.db() + "/" + name + "'", "disk.path");
-  const auto damaged = [&](const char* how) {
-    return Status(Code::kCorruption,
-                  "the manifest " + name + " of the record in '" + folder_.db() + "' " + how,
-                  "disk.path");
-  };
-  if (lost_an_edit(manifest)) return damaged("is damaged between whole edits");
-  if (note && !note->is_in(name, manifest)) return damaged("has lost its last edits");
   return {};
 }
 
@@ -311,129 +222,6 @@ void RecordDatabase::note_manifest() const {
   if (file != files.end()) ManifestNote{file->substr(1), bytes}.write(folder_.edits());
 }
 
-/// Returns whether the log can be read up to a place, and everything that is known to be
-/// acknowledged lies before it: a power failure tore the end. Notes what may be missing. A store
-/// that was closed has a seal, so that this is one that was not.
-Result<bool> RecordDatabase::only_the_end_is_torn(
-    ::rocksdb::DBOptions options, const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
-  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  std::uint64_t last = 0;
-  {
-    const Onlooker look(options, folder_.db(), families);
-    if (!look.db) return false;
-    WriteLedger ledger;
-    if (!ledger.open(folder_.ledger()).ok() || ledger.compare(kNumFamilies, look.slots()).count > 0)
-      return false;
-    last = WriteLedger::last_present(kNumFamilies, look.slots());
-  }
-  std::uint64_t seen = last;
-  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
-  for (const auto& [number, path] : logs)
-    seen = std::max(seen, WriteLedger::last_in_log(file_bytes(path.string()), last));
-  torn_writes_ = seen - last;
-  log_warning("the end of the log is torn and left out, as after a power failure",
-              {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
-  return true;
-}
-
-/// Looks for changes that the log lacks between others. A power failure may lose them, as its disk
-/// may write a later block and not an earlier one: then nothing from there on was acknowledged, and
-/// it is left out. Else they are lost. Who only reads cuts nothing, and stops reading there.
-Status RecordDatabase::check_gaps(::rocksdb::DBOptions options,
-                                  const std::vector<::rocksdb::ColumnFamilyDescriptor>& families,
-                                  bool read_only) {
-  QUIRE_ASSIGN_OR_RETURN(auto gap, find_log_gap(folder_.db()));
-  // The process that writes may have begun another log meanwhile.
-  if (gap && read_only) {
-    QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db()));
-  }
-  if (!gap) return {};
-  // Other damage of the log than zeros ends it.
-  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  bool acknowledged = true;
-  std::set<std::uint64_t> behind;  // numbers of writes
-  {
-    const Onlooker look(options, folder_.db(), families);
-    std::uint64_t first_log = 0;
-    // Logs whose changes are in tables may be left over from an earlier crash.
-    if (look.db &&
-        look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log)) {
-      QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db(), first_log));
-      if (!gap) return {};
-      WriteLedger ledger;
-      QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
-      for (const std::string& record : gap->behind)
-        for (const std::uint64_t number : WriteLedger::numbers_in(record)) behind.insert(number);
-      acknowledged = std::ranges::any_of(
-          ledger.entries(), [&](const auto& entry) { return behind.contains(entry.number); });
-      // Those of the gap itself are nowhere, unless later writes have taken their slots.
-      acknowledged = acknowledged || ledger.compare(kNumFamilies, look.slots()).count > 0;
-    }
-  }
-  if (acknowledged)
-    return Status(Code::kCorruption,
-                  "the log " + gap->log + " of the record in '" + folder_.db() +
-                      "' lacks changes between others: it has change " +
-                      std::to_string(gap->found) + " where " + std::to_string(gap->expected) +
-                      " should be",
-                  "disk.path");
-  std::vector<std::string> moved;
-  if (read_only) {
-    stop_ = std::make_unique<StopAtGap>();
-    options.wal_filter = stop_.get();
-  } else {
-    QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
-  }
-  const Onlooker look(options, folder_.db(), families);
-  // A log is on stable storage before tables are made of what it has, so that no gap in it is an
-  // end.
-  if (!look.db || look.db->GetLatestSequenceNumber() >= gap->expected) {
-    QUIRE_RETURN_IF_ERROR(undo_cut(moved));
-    return Status(Code::kCorruption,
-                  "the log " + gap->log + " of the record in '" + folder_.db() +
-                      "' lacks changes between others, and the manifest knows what is behind them",
-                  "disk.path");
-  }
-  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, look.slots());
-  std::uint64_t seen = last;
-  for (const std::string& record : gap->behind)
-    seen = std::max(seen, WriteLedger::last_in_log(record, last));
-  torn_writes_ = seen - last;
-  log_warning("the end of the log is torn and left out, as after a power failure",
-              {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
-  return {};
-}
-
-/// Leaves out of the log what is behind a gap. It is kept beside the record.
-Status RecordDatabase::cut_at(const LogGap& gap, std::vector<std::string>* moved) const {
-  namespace fs = std::filesystem;
-  std::error_code ec;
-  QUIRE_ASSIGN_OR_RETURN(auto later, logs_in(folder_.db()));
-  later.erase(later.begin(), later.upper_bound(file_number(gap.log)));
-  // The last one first: a crash in between leaves the gap.
-  for (auto log = later.rbegin(); log != later.rend(); ++log) {
-    const fs::path& path = log->second;
-    fs::rename(path, folder_.root() + "/" + path.filename().string() + ".torn", ec);
-    if (ec) return Status::io("cannot move '" + path.string() + "': " + ec.message());
-    moved->push_back(path.filename().string());
-  }
-  bool failed = false;
-  const std::string path = folder_.db() + "/" + gap.log, bytes = file_bytes(path, &failed);
-  if (failed) return Status::io("cannot read '" + path + "'");
-  QUIRE_RETURN_IF_ERROR(write_private_file(folder_.root() + "/" + gap.log + ".torn", bytes));
-  moved->push_back(gap.log);
-  return shorten_file(path, gap.whole);
-}
-
-Status RecordDatabase::undo_cut(const std::vector<std::string>& moved) const {
-  std::error_code ec;
-  for (const std::string& name : moved) {
-    std::filesystem::rename(folder_.root() + "/" + name + ".torn", folder_.db() + "/" + name, ec);
-    if (ec) return Status::io("cannot move '" + name + ".torn': " + ec.message());
-  }
-  return {};
-}
-
 /// Says how many acknowledged writes the log has lost, if any.
 Status RecordDatabase::check_ledger() {
   QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger()));
@@ -441,7 +229,7 @@ Status RecordDatabase::check_ledger() {
     return slot_number(*db_, handles_[family_cf(Family(family))], slot);
   }));
   if (lost_.count == 0) {
-    lost_.count = torn_writes_;  // when they were is not known
+    lost_.count = torn_writes();  // when they were is not known
     return {};
   }
   log_error(

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <rocksdb/db.h>
-#include <rocksdb/wal_filter.h>
 
 #include <array>
 #include <atomic>
@@ -18,7 +17,7 @@
 #include <vector>
 
 #include "cachestore/disk/disk_tier.h"
-#include "cachestore/disk/log/log_gaps.h"
+#include "cachestore/disk/rocksdb_check.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
@@ -55,7 +54,7 @@ class RecordDatabase {
   const LostWrites& lost_writes() const { return lost_; }
   /// Returns how many writes open() left out with a torn end of the log. Nobody knows whether they
   /// were acknowledged.
-  std::uint64_t torn_writes() const { return torn_writes_; }
+  std::uint64_t torn_writes() const { return check_ ? check_->torn_writes() : 0; }
 
   /// Returns the handles of kLayout1Families, if the store has them.
   std::optional<std::array<::rocksdb::ColumnFamilyHandle*, 2>> layout1_handles() const;
@@ -107,14 +106,6 @@ class RecordDatabase {
   Status reopen();
   Status check_open() const;
   Status not_yet() const;
-  Result<bool> only_the_end_is_torn(::rocksdb::DBOptions options,
-                                    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
-  Status check_gaps(::rocksdb::DBOptions options,
-                    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families, bool read_only);
-  /// `moved` receives the files that it leaves out, which lie beside the record then.
-  Status cut_at(const LogGap& gap, std::vector<std::string>* moved) const;
-  Status undo_cut(const std::vector<std::string>& moved) const;
-  Status check_manifest() const;
   void note_manifest() const;
   Status check_ledger();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
@@ -127,15 +118,14 @@ class RecordDatabase {
   /// Shared by every call that uses db_, exclusive while it is opened again. A call of another
   /// one's callback shares it a second time.
   mutable std::shared_mutex open_mu_;
-  std::unique_ptr<::rocksdb::WalFilter> stop_;  // of a store opened read-only; null: no gap
-  std::unique_ptr<::rocksdb::DB> db_;           // null where opening again failed
+  std::unique_ptr<RecordCheck> check_;  // of the last time it was opened; outlives db_
+  std::unique_ptr<::rocksdb::DB> db_;   // null where opening again failed
   /// By family; then those of layout 1. A store opened read-only may lack placements (null).
   std::vector<::rocksdb::ColumnFamilyHandle*> handles_;
   WriteLedger ledger_;  // not used by a store opened read-only
   LostWrites lost_;
   std::atomic<std::int64_t> reopened_ms_{0};  // when it was tried last, by the steady clock
   std::atomic<bool> reads_only_{false};       // it could not be opened again for writing
-  std::uint64_t torn_writes_ = 0;             // in a part of the log that was left out
   std::mutex resume_mu_;                      // held while it goes on after a failure
   std::atomic<bool> undecided_{false};        // no write until it is opened again
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed

@@ -1,0 +1,228 @@
+#include "cachestore/disk/rocksdb_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/index.h"
+#include "base/log.h"
+#include "cachestore/disk/log/folder_files.h"
+#include "cachestore/disk/log/log_order.h"
+#include "cachestore/disk/log/log_pieces.h"
+#include "cachestore/disk/log/manifest_end.h"
+#include "cachestore/disk/log/manifest_note.h"
+#include "cachestore/disk/rocksdb_gaps.h"
+#include "cachestore/disk/write_ledger.h"
+
+namespace quire::rocksdb_internal {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns whether a folder has files of a database besides CURRENT. Errors: kIo.
+Result<bool> holds_record(const std::string& db) {
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
+  return std::ranges::any_of(files, [](const fs::path& file) {
+    const std::string name = file.filename().string();
+    return name.starts_with("MANIFEST-") || name.ends_with(".sst") || name.ends_with(".log");
+  });
+}
+
+/// A database that is opened for a look, to see what another way of opening it would find.
+struct Onlooker {
+  std::unique_ptr<::rocksdb::DB> db;  // null: it cannot be opened
+  std::vector<::rocksdb::ColumnFamilyHandle*> handles;
+
+  Onlooker(const ::rocksdb::DBOptions& options, const std::string& path,
+           const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
+    ::rocksdb::DB* opened = nullptr;
+    if (::rocksdb::DB::OpenForReadOnly(options, path, families, &handles, &opened).ok())
+      db.reset(opened);
+  }
+  Onlooker(const Onlooker&) = delete;
+  Onlooker& operator=(const Onlooker&) = delete;
+  ~Onlooker() {
+    if (!db) return;
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+  }
+  /// The default family comes first.
+  WriteLedger::SlotReader slots() const {
+    return [this](int family, std::size_t slot) {
+      return slot_number(*db, handles[to_size(family) + 1], slot);
+    };
+  }
+};
+
+}  // namespace
+
+std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* handle,
+                          std::size_t slot) {
+  std::string value;
+  const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
+  return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
+}
+
+Result<bool> RecordCheck::check_files() const {
+  std::error_code ec;
+  const bool there = fs::exists(folder_.db() + "/CURRENT", ec);
+  if (ec)
+    return Status(Code::kIo, "cannot read '" + folder_.db() + "': " + ec.message(), "disk.path");
+  // RocksDB would begin a new record and delete what is left of the old one.
+  if (!there) {
+    QUIRE_ASSIGN_OR_RETURN(const bool has_files, holds_record(folder_.db()));
+    if (has_files)
+      return Status(
+          Code::kCorruption,
+          "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
+          "disk.path");
+  }
+  QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
+  if (!misplaced.empty())
+    return Status(Code::kCorruption,
+                  "the log " + misplaced.front() + " of the record in '" + folder_.db() +
+                      "' has the content of another one",
+                  "disk.path");
+  if (there) QUIRE_RETURN_IF_ERROR(check_manifest());
+  return there;
+}
+
+/// Returns an error if the manifest lacks edits, which RocksDB does not notice: it would delete the
+/// tables that they name.
+Status RecordCheck::check_manifest() const {
+  // Read before CURRENT, which another process may change to a later one.
+  const auto note = ManifestNote::read(folder_.edits());
+  std::string name = file_bytes(folder_.db() + "/CURRENT");
+  name.resize(std::min(name.size(), name.find('\n')));
+  bool failed = false;
+  const std::string manifest = file_bytes(folder_.db() + "/" + name, &failed);
+  if (failed)
+    return Status(Code::kIo, "cannot read '" + folder_.db() + "/" + name + "'", "disk.path");
+  const auto damaged = [&](const char* how) {
+    return Status(Code::kCorruption,
+                  "the manifest " + name + " of the record in '" + folder_.db() + "' " + how,
+                  "disk.path");
+  };
+  if (lost_an_edit(manifest)) return damaged("is damaged between whole edits");
+  if (note && !note->is_in(name, manifest)) return damaged("has lost its last edits");
+  return {};
+}
+
+Result<bool> RecordCheck::only_the_end_is_torn(::rocksdb::DBOptions options,
+                                               const Families& families) {
+  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  std::uint64_t last = 0;
+  {
+    const Onlooker look(options, folder_.db(), families);
+    if (!look.db) return false;
+    WriteLedger ledger;
+    if (!ledger.open(folder_.ledger()).ok() || ledger.compare(kNumFamilies, look.slots()).count > 0)
+      return false;
+    last = WriteLedger::last_present(kNumFamilies, look.slots());
+  }
+  std::uint64_t seen = last;
+  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
+  for (const auto& [number, path] : logs)
+    seen = std::max(seen, WriteLedger::last_in_log(file_bytes(path.string()), last));
+  note_torn(seen - last);
+  return true;
+}
+
+Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& families) {
+  QUIRE_ASSIGN_OR_RETURN(auto gap, find_log_gap(folder_.db()));
+  // The process that writes may have begun another log meanwhile.
+  if (gap && read_only_) {
+    QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db()));
+  }
+  if (!gap) return {};
+  // Other damage of the log than zeros ends it.
+  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  bool acknowledged = true;
+  std::set<std::uint64_t> behind;  // numbers of writes
+  {
+    const Onlooker look(options, folder_.db(), families);
+    std::uint64_t first_log = 0;
+    // Logs whose changes are in tables may be left over from an earlier crash.
+    if (look.db &&
+        look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log)) {
+      QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db(), first_log));
+      if (!gap) return {};
+      WriteLedger ledger;
+      QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
+      for (const std::string& record : gap->behind)
+        for (const std::uint64_t number : WriteLedger::numbers_in(record)) behind.insert(number);
+      acknowledged = std::ranges::any_of(
+          ledger.entries(), [&](const auto& entry) { return behind.contains(entry.number); });
+      // Those of the gap itself are nowhere, unless later writes have taken their slots.
+      acknowledged = acknowledged || ledger.compare(kNumFamilies, look.slots()).count > 0;
+    }
+  }
+  if (acknowledged)
+    return Status(Code::kCorruption,
+                  "the log " + gap->log + " of the record in '" + folder_.db() +
+                      "' lacks changes between others: it has change " +
+                      std::to_string(gap->found) + " where " + std::to_string(gap->expected) +
+                      " should be",
+                  "disk.path");
+  std::vector<std::string> moved;
+  if (read_only_) {
+    stop_ = std::make_unique<StopAtGap>();
+    options.wal_filter = stop_.get();
+  } else {
+    QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
+  }
+  const Onlooker look(options, folder_.db(), families);
+  // A log is on stable storage before tables are made of what it has, so that no gap in it is an
+  // end.
+  if (!look.db || look.db->GetLatestSequenceNumber() >= gap->expected) {
+    QUIRE_RETURN_IF_ERROR(undo_cut(moved));
+    return Status(Code::kCorruption,
+                  "the log " + gap->log + " of the record in '" + folder_.db() +
+                      "' lacks changes between others, and the manifest knows what is behind them",
+                  "disk.path");
+  }
+  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, look.slots());
+  std::uint64_t seen = last;
+  for (const std::string& record : gap->behind)
+    seen = std::max(seen, WriteLedger::last_in_log(record, last));
+  note_torn(seen - last);
+  return {};
+}
+
+void RecordCheck::note_torn(std::uint64_t writes) {
+  torn_writes_ = writes;
+  log_warning("the end of the log is torn and left out, as after a power failure",
+              {{"path", folder_.db()}, {"writes", std::to_string(writes)}});
+}
+
+/// Leaves out of the log what is behind a gap. It is kept beside the record.
+Status RecordCheck::cut_at(const LogGap& gap, std::vector<std::string>* moved) const {
+  std::error_code ec;
+  QUIRE_ASSIGN_OR_RETURN(auto later, logs_in(folder_.db()));
+  later.erase(later.begin(), later.upper_bound(file_number(gap.log)));
+  // The last one first: a crash in between leaves the gap.
+  for (auto log = later.rbegin(); log != later.rend(); ++log) {
+    const fs::path& path = log->second;
+    fs::rename(path, folder_.root() + "/" + path.filename().string() + ".torn", ec);
+    if (ec) return Status::io("cannot move '" + path.string() + "': " + ec.message());
+    moved->push_back(path.filename().string());
+  }
+  bool failed = false;
+  const std::string path = folder_.db() + "/" + gap.log, bytes = file_bytes(path, &failed);
+  if (failed) return Status::io("cannot read '" + path + "'");
+  QUIRE_RETURN_IF_ERROR(write_private_file(folder_.root() + "/" + gap.log + ".torn", bytes));
+  moved->push_back(gap.log);
+  return shorten_file(path, gap.whole);
+}
+
+Status RecordCheck::undo_cut(const std::vector<std::string>& moved) const {
+  std::error_code ec;
+  for (const std::string& name : moved) {
+    fs::rename(folder_.root() + "/" + name + ".torn", folder_.db() + "/" + name, ec);
+    if (ec) return Status::io("cannot move '" + name + ".torn': " + ec.message());
+  }
+  return {};
+}
+
+}  // namespace quire::rocksdb_internal
