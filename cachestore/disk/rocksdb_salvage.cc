@@ -1,7 +1,6 @@
 // This file implements the repair of a store: what can be read of a damaged record, in a new one.
 #include <rocksdb/db.h>
 #include <rocksdb/sst_file_reader.h>
-#include <rocksdb/sst_file_writer.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
@@ -20,15 +19,10 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "cachestore/disk/log/folder_files.h"
-#include "cachestore/disk/log/log_gaps.h"
-#include "cachestore/disk/log/log_order.h"
-#include "cachestore/disk/log/log_pieces.h"
-#include "cachestore/disk/log/manifest_end.h"
-#include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_copy.h"
 #include "cachestore/disk/rocksdb_gaps.h"
-#include "cachestore/disk/rocksdb_layout1.h"
+#include "cachestore/disk/rocksdb_old_record.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
 #include "cachestore/disk/write_ledger.h"
@@ -45,33 +39,15 @@ namespace fs = std::filesystem;
 namespace json = boost::json;
 using ::rocksdb::Slice;
 
-enum Kind : std::size_t { kCatalog, kJobs, kMeta, kPlaces, kKinds };
-constexpr std::array<const char*, kKinds> kNames = {"catalog", "jobs", "meta", "extents"};
-constexpr std::size_t kBatchBytes = 4 << 20, kMostDamageLines = 100;
+using Database = RepairDatabase;
+using Kind = Database::Kind;
+using enum Database::Kind;
+constexpr auto& kNames = Database::kNames;
+constexpr std::size_t kBatchBytes = 4 << 20;
 /// The copy's ledger has a write this much later than the record's at most.
 constexpr std::int64_t kCopyLateMs = 60'000;
 
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
-
-/// A database and the handles of those families that it has.
-struct Database {
-  std::unique_ptr<::rocksdb::DB> db;
-  std::vector<::rocksdb::ColumnFamilyHandle*> all;
-  std::array<::rocksdb::ColumnFamilyHandle*, kKinds> handles{};
-
-  Database() = default;
-  Database(const Database&) = delete;
-  Database& operator=(const Database&) = delete;
-  ~Database() { close(); }
-  void close() {
-    if (!db) return;
-    for (auto* h : all) (void)db->DestroyColumnFamilyHandle(h);
-    all.clear();
-    (void)db->Close();
-    db.reset();
-    handles.fill(nullptr);
-  }
-};
 
 /// Namespace and id of a key that has them after its first byte.
 std::optional<std::pair<std::string, std::string>> document_of(std::string_view key) {
@@ -112,15 +88,6 @@ class Salvage {
   Result<RepairReport> run();
 
  private:
-  Status find_bad_logs();
-  bool manifest_is_whole();
-  Status open_old();
-  std::uint64_t first_log() const;
-  Status open(const std::string& path, bool copy, Database* out) const;
-  Status copy_record(const std::string& to);
-  bool is_another_table(const fs::path& file);
-  Status rebuild(const std::string& copy);
-  Status name_families(const std::string& copy);
   Status open_new();
   std::unique_ptr<RecordDatabase> open_copy();
   Status take_copy(RecordDatabase& copy);
@@ -129,16 +96,11 @@ class Salvage {
   void make_changes_again();
   void take(Kind family, std::string_view key, std::string_view value, bool only_if_missing);
   Status flush_batch();
-  Status compare_ledger();
-  LostWrites missing_in_logs(const WriteLedger& ledger) const;
   Status check_documents();
   void check_document(const DocumentManifest& head, std::vector<std::string>* drop);
   void keep_text(const std::string& ns, const std::string& id, const DocumentManifest* head,
                  std::string_view text, std::string reason);
   Status install();
-  void note_damage(std::string line) {
-    if (report_.damage.size() < kMostDamageLines) report_.damage.push_back(std::move(line));
-  }
   std::optional<std::string> new_record(std::string_view key) {
     std::string value;
     const auto s = new_.db->Get(::rocksdb::ReadOptions(), new_.handles[kCatalog],
@@ -149,280 +111,21 @@ class Salvage {
   const StoreFolder& folder_;
   const RepairOptions& options_;
   const std::string work_;
-  RocksDbTierOptions tier_options_;
+  const RocksDbTierOptions tier_options_{.direct_io = false};
   std::optional<StoreFolder> copy_folder_;
   CopyMark copy_mark_;
   bool copy_is_sure_ = false;  ///< the copy has all that the damaged record had
-  Database old_, new_;
+  Database new_;
   ::rocksdb::WriteBatch batch_;
   Status write_error_;
   RepairReport report_;
-  std::map<std::string, std::string> bad_logs_;  ///< what is left of each; empty: nothing
-  std::set<std::string> unread_logs_;            ///< with the content of others
-  std::map<std::uint32_t, Kind> families_;       ///< by their numbers in tables and logs
-  std::vector<std::string> batches_;    ///< of all logs that are what their names say, in order
-  std::set<std::uint64_t> log_writes_;  ///< numbers of the writes in logs with gaps
-  /// Documents whose head may be of another version than their tokens, because of such a gap.
+  std::map<std::uint32_t, Kind> families_;  ///< by their numbers in tables and logs
+  OldRecord old_{folder_, work_, tier_options_, report_};
+  /// Documents whose head may be of another version than their tokens.
   std::set<std::pair<std::string, std::string>> unsure_;
   std::set<std::pair<std::string, std::string>> seen_;  ///< every document with any record
   std::map<std::string, std::string> texts_;            ///< NDJSON by namespace
 };
-
-/// Opens a record: the old one for reading only, or a copy, which may change. Of a copy the log may
-/// lack what the manifest knows to be in it; RocksDB cannot forget that without writing a manifest.
-Status Salvage::open(const std::string& path, bool copy, Database* out) const {
-  ::rocksdb::DBOptions o = db_options(tier_options_);
-  o.create_if_missing = o.create_missing_column_families = false;
-  o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
-  o.track_and_verify_wals_in_manifest = !copy;
-  o.paranoid_checks = false;
-  std::vector<std::string> present;
-  QUIRE_RETURN_IF_ERROR(
-      to_status(::rocksdb::DB::ListColumnFamilies(o, path, &present), "read the manifest"));
-  auto family = record_options(tier_options_, record_cache());
-  family.disable_auto_compactions = true;
-  std::vector<::rocksdb::ColumnFamilyDescriptor> families;
-  families.emplace_back("default", family);
-  for (const std::string& name : present) {
-    // Reading needs no family but the record's; writing needs all of them.
-    if (name != "default" && (copy || std::ranges::count(kNames, name) > 0))
-      families.emplace_back(name, family);
-  }
-  ::rocksdb::DB* db = nullptr;
-  const auto status = copy ? ::rocksdb::DB::Open(o, path, families, &out->all, &db)
-                           : ::rocksdb::DB::OpenForReadOnly(o, path, families, &out->all, &db);
-  if (!status.ok()) return to_status(status, "open the record");
-  out->db.reset(db);
-  for (std::size_t i = 0; i < families.size(); ++i) {
-    const auto at = std::ranges::find(kNames, families[i].name);
-    if (at != kNames.end()) out->handles[to_size(at - kNames.begin())] = out->all[i];
-  }
-  return {};
-}
-
-/// Returns whether a file holds a table that was written under another name. RocksDB ends the
-/// process where two files of a family have the same entries.
-bool Salvage::is_another_table(const fs::path& file) {
-  const ::rocksdb::Options o(db_options(tier_options_),
-                             record_options(tier_options_, record_cache()));
-  ::rocksdb::SstFileReader reader(o);
-  if (!reader.Open(file.string()).ok()) return false;
-  const auto properties = reader.GetTableProperties();
-  const std::uint64_t number = properties ? properties->orig_file_number : 0;
-  return number != 0 && number != file_number(file);
-}
-
-/// Copies what RocksDB's repair changes, and links the tables, which it only moves.
-Status Salvage::copy_record(const std::string& to) {
-  std::error_code ec;
-  fs::create_directories(to, ec);
-  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(folder_.db()));
-  for (const fs::path& file : files) {
-    if (!fs::is_regular_file(file, ec)) continue;
-    const fs::path target = fs::path(to) / file.filename();
-    std::error_code failed;
-    if (const auto bad = bad_logs_.find(file.filename().string()); bad != bad_logs_.end()) {
-      QUIRE_RETURN_IF_ERROR(write_private_file(target.string(), bad->second));
-      continue;
-    }
-    if (unread_logs_.contains(file.filename().string())) continue;
-    if (file.extension() == ".sst") {
-      if (is_another_table(file)) {
-        report_.may_lack_documents = true;
-        note_damage("table " + file.filename().string() + " has the content of another one");
-        continue;
-      }
-      fs::create_hard_link(file, target, failed);
-      if (!failed) continue;
-    }
-    fs::copy_file(file, target, failed);
-    if (failed) note_damage(file.filename().string() + " cannot be read: " + failed.message());
-  }
-  if (ec) return Status::io("cannot read '" + folder_.db() + "': " + ec.message());
-  return {};
-}
-
-/// Adds a table to each family that no table names. RocksDB's repair learns of families from tables
-/// alone, and would leave out what the log holds of the others. Where the manifest is lost,
-/// families have the numbers that a new record gives them.
-Status Salvage::name_families(const std::string& copy) {
-  std::uint64_t number = 0;
-  std::set<std::string> names;
-  std::set<std::uint32_t> ids;
-  const ::rocksdb::Options o(db_options(tier_options_),
-                             record_options(tier_options_, record_cache()));
-  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(copy));
-  for (const fs::path& file : files) {
-    number = std::max(number, file_number(file));
-    ::rocksdb::SstFileReader reader(o);
-    if (file.extension() != ".sst" || !reader.Open(file.string()).ok()) continue;
-    if (const auto properties = reader.GetTableProperties()) {
-      names.insert(properties->column_family_name);
-      ids.insert(static_cast<std::uint32_t>(properties->column_family_id));
-    }
-  }
-  for (std::size_t f = 0; f < kKinds; ++f) {
-    auto* const handle = old_.db ? old_.handles[f] : new_.handles[f];
-    if (!handle || names.contains(kNames[f]) || ids.contains(handle->GetID())) continue;
-    ::rocksdb::SstFileWriter writer(::rocksdb::EnvOptions(), o, handle);
-    std::string name = std::to_string(++number);
-    name.insert(0, name.size() < 6 ? 6 - name.size() : 0, '0');
-    auto status = writer.Open(copy + "/" + name + ".sst");
-    // A number of the ledger, which no repair copies.
-    if (status.ok()) status = writer.Put(WriteLedger::slot_key(0), "");
-    if (status.ok()) status = writer.Finish();
-    if (!status.ok()) return to_status(status, "name the family " + std::string(kNames[f]));
-  }
-  return {};
-}
-
-/// Reads all of a record.
-Status read_all(Database& db) {
-  for (std::size_t f = 0; f < kKinds; ++f) {
-    if (!db.handles[f]) continue;
-    ::rocksdb::ReadOptions o;
-    o.fill_cache = false;
-    const std::unique_ptr<::rocksdb::Iterator> it(db.db->NewIterator(o, db.handles[f]));
-    for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    }
-    if (!it->status().ok())
-      return to_status(it->status(), "read the family " + std::string(kNames[f]));
-  }
-  return {};
-}
-
-/// Makes a new list of the tables in a copy of the record, whose log becomes tables.
-Status Salvage::rebuild(const std::string& copy) {
-  QUIRE_RETURN_IF_ERROR(copy_record(copy));
-  QUIRE_RETURN_IF_ERROR(name_families(copy));
-  old_.close();
-  ::rocksdb::DBOptions o = db_options(tier_options_);
-  o.track_and_verify_wals_in_manifest = false;
-  std::vector<::rocksdb::ColumnFamilyDescriptor> families;
-  const auto cache = record_cache();
-  families.emplace_back("default", record_options(tier_options_, cache));
-  for (const char* name : kNames) families.emplace_back(name, record_options(tier_options_, cache));
-  return to_status(::rocksdb::RepairDB(copy, o, families, record_options(tier_options_, cache)),
-                   "rebuild the list of tables");
-}
-
-/// Returns the number of the first log whose changes are not all in tables, as the manifest has it;
-/// 0: it is not known.
-std::uint64_t Salvage::first_log() const {
-  const std::string folder = work_ + "/without-logs";
-  std::error_code ec;
-  fs::create_directories(folder, ec);
-  const auto files = files_in(folder_.db());
-  if (!files.ok()) return 0;
-  for (const fs::path& file : *files) {
-    const fs::path target = fs::path(folder) / file.filename();
-    std::error_code failed;
-    if (file.extension() == ".sst") fs::create_hard_link(file, target, failed);
-    if (failed || file.filename() == "CURRENT" || file.filename().string().starts_with("MANIFEST-"))
-      fs::copy_file(file, target, failed);
-  }
-  std::uint64_t number = 0;
-  Database look;
-  if (!open(folder, /*copy=*/true, &look).ok() ||
-      !look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &number))
-    return 0;
-  return number;
-}
-
-/// Finds the logs that RocksDB cannot read without harm: it would end the process, never end, or
-/// leave out what follows a gap. Only those count that the manifest still needs: others may be left
-/// over from an earlier crash, and their changes are in tables.
-Status Salvage::find_bad_logs() {
-  QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
-  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
-  std::map<std::uint64_t, LogRecords> all;
-  bool in_doubt = !misplaced.empty();
-  std::string before;  // the last record
-  for (const auto& [number, path] : logs) {
-    if (std::ranges::count(misplaced, path.filename().string()) > 0) continue;
-    const LogRecords& found = all[number] = log_records(file_bytes(path.string()));
-    in_doubt = in_doubt || found.stops_reader || !follow_one_another(found.records);
-    if (found.records.empty()) continue;
-    if (!before.empty())
-      in_doubt = in_doubt || !follow_one_another({before, found.records.front()});
-    before = found.records.back();
-  }
-  const std::uint64_t first = in_doubt ? first_log() : 0;
-  for (const std::string& log : misplaced) {
-    unread_logs_.insert(log);
-    if (file_number(log) < first) continue;
-    report_.may_lack_documents = true;
-    note_damage("log " + log + " has the content of another one");
-    bad_logs_.emplace(log, "");
-  }
-  DocumentsOverGaps documents;
-  for (auto& [number, found] : all) {
-    if (number < first) continue;
-    if (found.stops_reader || !follow_one_another(found.records)) {
-      const std::string name = logs.at(number).filename().string();
-      note_damage("log " + name + " is damaged");
-      put_in_order(&found.records);
-      std::string& left = bad_logs_[name];
-      for (const std::string& record : found.records) append_log_record(left, record);
-    }
-    documents.add(found.records);
-    for (std::string& record : found.records) {
-      for (const std::uint64_t write : WriteLedger::numbers_in(record)) log_writes_.insert(write);
-      batches_.push_back(std::move(record));
-    }
-  }
-  if (documents.missing() > 0) {
-    report_.may_lack_documents = true;
-    note_damage(std::to_string(documents.missing()) + " changes are missing in the logs");
-    unsure_ = documents.unsure();
-  } else {
-    log_writes_.clear();
-  }
-  return {};
-}
-
-/// Returns whether the manifest has all its edits, as far as one can see.
-bool Salvage::manifest_is_whole() {
-  std::string name = file_bytes(folder_.db() + "/CURRENT");
-  name.resize(std::min(name.size(), name.find('\n')));
-  const std::string manifest = file_bytes(folder_.db() + "/" + name);
-  const auto note = ManifestNote::read(folder_.edits());
-  const bool between = lost_an_edit(manifest);
-  if (!between && (!note || note->is_in(name, manifest))) return true;
-  report_.may_lack_documents = true;
-  note_damage("the manifest " + name +
-              (between ? " is damaged between whole edits" : " has lost its last edits"));
-  return false;
-}
-
-/// Opens the old record so that all of it that is left can be read in order: as it is, then without
-/// what is missing of its log, then with a new list of its tables.
-Status Salvage::open_old() {
-  const std::string copy = work_ + "/copy";
-  // RocksDB would not miss tables of lost edits.
-  if (!manifest_is_whole()) {
-    QUIRE_RETURN_IF_ERROR(rebuild(copy));
-    return open(copy, /*copy=*/true, &old_);
-  }
-  if (bad_logs_.empty()) {
-    Status status = open(folder_.db(), /*copy=*/false, &old_);
-    if (status.ok()) status = read_all(old_);
-    if (status.ok()) return {};
-    note_damage(status.message());
-  }
-  if (!old_.db) {
-    const std::string as_it_is = work_ + "/as-it-is";
-    QUIRE_RETURN_IF_ERROR(copy_record(as_it_is));
-    if (open(as_it_is, /*copy=*/true, &old_).ok()) {
-      report_.may_lack_documents = true;
-      if (read_all(old_).ok()) return {};
-    }
-  } else {
-    report_.may_lack_documents = true;  // tables that the manifest names cannot be read
-  }
-  QUIRE_RETURN_IF_ERROR(rebuild(copy));
-  return open(copy, /*copy=*/true, &old_);
-}
 
 Status Salvage::open_new() {
   ::rocksdb::DBOptions o = db_options(tier_options_);
@@ -489,9 +192,10 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
   if (options_.copy_path.empty()) return nullptr;
   std::optional<CopyMark> mark;  // of the damaged record, if it can be read
   std::string stored;
-  const bool read = old_.db && old_.handles[kMeta] &&
-                    old_.db
-                        ->Get(::rocksdb::ReadOptions(), old_.handles[kMeta],
+  const Database& old = old_.database();
+  const bool read = old.db && old.handles[kMeta] &&
+                    old.db
+                        ->Get(::rocksdb::ReadOptions(), old.handles[kMeta],
                               std::string(CopyMark::kMark), &stored)
                         .ok();
   if (const auto text = record::decode_opaque(stored); read && text.ok())
@@ -517,17 +221,19 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
     if (copy != nullptr) {
       copy_mark_ = {(*of_copy)->id, 0, CopyMark::State::kOpen};
       copy_is_sure_ = (mark || newest > 0) && copy->torn_writes() == 0;
-      note_damage("the record is taken from its copy in '" + options_.copy_path +
-                  "', whose last write is of Unix millisecond " + std::to_string(last_ms));
+      note_damage(report_, "the record is taken from its copy in '" + options_.copy_path +
+                               "', whose last write is of Unix millisecond " +
+                               std::to_string(last_ms));
       if (copy->torn_writes() > 0)
-        note_damage("the end of the copy's log is torn, with " +
-                    std::to_string(copy->torn_writes()) + " writes");
+        note_damage(report_, "the end of the copy's log is torn, with " +
+                                 std::to_string(copy->torn_writes()) + " writes");
       return copy;
     }
   } else {
     why = folder.status().message();
   }
-  note_damage("the copy of the record in '" + options_.copy_path + "' is of no use: " + why);
+  note_damage(report_,
+              "the copy of the record in '" + options_.copy_path + "' is of no use: " + why);
   return nullptr;
 }
 
@@ -555,7 +261,7 @@ void Salvage::copy_family(Database& from, Kind family) {
   });
   if (status.ok()) return;
   report_.may_lack_documents = true;
-  note_damage("family " + std::string(kNames[family]) + ": " + status.ToString());
+  note_damage(report_, "family " + std::string(kNames[family]) + ": " + status.ToString());
 }
 
 /// Reads the tables of a folder that RocksDB's repair gave up, one by one.
@@ -571,26 +277,26 @@ Status Salvage::copy_tables(const std::string& folder) {
     ::rocksdb::SstFileReader reader(o);
     if (const auto s = reader.Open(file); !s.ok()) {
       report_.may_lack_documents = true;
-      note_damage("table " + name + " cannot be opened: " + s.ToString());
+      note_damage(report_, "table " + name + " cannot be opened: " + s.ToString());
       continue;
     }
     const auto properties = reader.GetTableProperties();
     const auto family = std::ranges::find_if(
         kNames, [&](const char* n) { return properties && properties->column_family_name == n; });
     if (family == kNames.end()) {
-      note_damage("table " + name + " does not say what it holds");
+      note_damage(report_, "table " + name + " does not say what it holds");
       continue;
     }
     const auto kind = static_cast<Kind>(family - kNames.begin());
     families_.insert_or_assign(static_cast<std::uint32_t>(properties->column_family_id), kind);
-    if (is_another_table(file)) continue;  // that one is read as well
+    if (is_another_table(file, tier_options_)) continue;  // that one is read as well
     const std::unique_ptr<::rocksdb::Iterator> it(reader.NewIterator(::rocksdb::ReadOptions()));
     const auto status = read_around(*it, [&](std::string_view key, std::string_view value) {
       take(kind, key, value, /*only_if_missing=*/true);
     });
     if (!status.ok()) report_.may_lack_documents = true;
-    note_damage("table " + name + ": " +
-                (status.ok() ? "left out by the repair" : status.ToString()));
+    note_damage(report_, "table " + name + ": " +
+                             (status.ok() ? "left out by the repair" : status.ToString()));
   }
   return {};
 }
@@ -602,7 +308,7 @@ void Salvage::make_changes_again() {
     const bool known = std::ranges::any_of(families_, [&](const auto& e) { return e.second == f; });
     if (!known) families_.emplace(new_.handles[f]->GetID(), static_cast<Kind>(f));
   }
-  for (const std::string& batch : batches_) {
+  for (const std::string& batch : old_.batches()) {
     for_each_change(batch, [this](std::uint32_t family, std::string_view key,
                                   std::optional<std::string_view> value) {
       const auto kind = families_.find(family);
@@ -667,40 +373,6 @@ void Salvage::check_document(const DocumentManifest& head, std::vector<std::stri
   drop->push_back(catalog_key(kHeadKind, head.ns, head.id));
   drop->push_back(tokens_key);
   drop->push_back(text_key(head));
-}
-
-/// Returns the acknowledged writes that logs with gaps lack: later ones may have taken their slots.
-LostWrites Salvage::missing_in_logs(const WriteLedger& ledger) const {
-  LostWrites lost;
-  if (log_writes_.empty()) return lost;
-  for (const WriteLedger::Entry& e : ledger.entries()) {
-    if (e.number < *log_writes_.begin() || log_writes_.contains(e.number)) continue;
-    ++lost.count;
-    lost.first_ms = lost.first_ms == 0 ? e.ms : std::min(lost.first_ms, e.ms);
-    lost.last_ms = std::max(lost.last_ms, e.ms);
-  }
-  return lost;
-}
-
-/// Says how many acknowledged writes are not in the old record, which RocksDB may take for a crash.
-Status Salvage::compare_ledger() {
-  if (!old_.db) return {};
-  WriteLedger ledger;
-  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
-  LostWrites lost = ledger.compare(kMeta + 1, [&](int kind, std::size_t slot) {
-    std::string value;
-    if (!old_.handles[at(kind)]) return std::uint64_t{0};
-    const auto s = old_.db->Get(::rocksdb::ReadOptions(), old_.handles[at(kind)],
-                                WriteLedger::slot_key(slot), &value);
-    return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
-  });
-  if (const LostWrites more = missing_in_logs(ledger); more.count > lost.count) lost = more;
-  if (lost.count == 0) return {};
-  report_.may_lack_documents = true;
-  note_damage((lost.at_least ? "at least " : "") + std::to_string(lost.count) +
-              " acknowledged writes are not in the log, the first of Unix millisecond " +
-              std::to_string(lost.first_ms) + ", the last of " + std::to_string(lost.last_ms));
-  return {};
 }
 
 Status Salvage::check_documents() {
@@ -796,7 +468,6 @@ Status Salvage::install() {
 }
 
 Result<RepairReport> Salvage::run() {
-  tier_options_.direct_io = false;
   std::error_code ec;
   fs::remove_all(work_, ec);
   QUIRE_RETURN_IF_ERROR(folder_.make_work_folder(work_));
@@ -810,19 +481,21 @@ Result<RepairReport> Salvage::run() {
     }
   } const cleanup{*this};
   QUIRE_RETURN_IF_ERROR(open_new());
-  QUIRE_RETURN_IF_ERROR(find_bad_logs());
-  if (const Status s = open_old(); !s.ok()) note_damage(s.message());
+  QUIRE_RETURN_IF_ERROR(old_.read_logs());
+  unsure_ = old_.unsure();
+  if (const Status s = old_.open(new_); !s.ok()) note_damage(report_, s.message());
+  Database& old = old_.database();
   if (const auto copy = open_copy(); copy != nullptr) {
     QUIRE_RETURN_IF_ERROR(take_copy(*copy));
-    if (old_.db) copy_family(old_, kPlaces);
+    if (old.db) copy_family(old, kPlaces);
     unsure_.clear();  // the copy ends before its first gap
     report_.may_be_older = false;
     report_.may_lack_documents = !copy_is_sure_;
   } else {
-    QUIRE_RETURN_IF_ERROR(compare_ledger());
-    if (old_.db) {
-      for (std::size_t f = 0; f < kKinds; ++f) copy_family(old_, static_cast<Kind>(f));
-      QUIRE_RETURN_IF_ERROR(copy_tables(work_ + "/copy/lost"));
+    QUIRE_RETURN_IF_ERROR(old_.compare_ledger());
+    if (old.db) {
+      for (std::size_t f = 0; f < kKinds; ++f) copy_family(old, static_cast<Kind>(f));
+      QUIRE_RETURN_IF_ERROR(copy_tables(old_.given_up()));
     } else {
       QUIRE_RETURN_IF_ERROR(copy_tables(folder_.db()));
       make_changes_again();
