@@ -20,6 +20,7 @@
 #include "cachestore/disk/rocksdb_check.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/rocksdb_options.h"
+#include "cachestore/disk/rocksdb_record_files.h"
 #include "cachestore/disk/store_folder.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
@@ -99,8 +100,6 @@ class RecordDatabase {
   Status compact();
 
  private:
-  class RecordFiles;
-
   Status open_database(bool read_only);
   bool resume();
   Status reopen();
