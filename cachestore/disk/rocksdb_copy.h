@@ -1,4 +1,5 @@
-/// RecordCopy keeps the records of a store a second time. Only cachestore/rocksdb_*.cc include it.
+/// RecordCopy keeps the records of a store a second time. Only cachestore/disk/rocksdb_*.cc include
+/// it.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-/// What gaps in the logs of a record (log/log_gaps.h) mean for its documents. Only
-/// cachestore/disk/rocksdb_*.cc include it.
+/// What gaps in the logs of a record (log/log_gaps.h) mean for its documents, and for who reads it.
+/// Only cachestore/disk/rocksdb_*.cc include it.
 #pragma once
 
 #include <rocksdb/wal_filter.h>

@@ -1,6 +1,6 @@
 /// This file declares reading of layout 1, where each segment had table files of its own in two
 /// column families. Nothing writes it any more: its segments are moved to extents. Only
-/// cachestore/rocksdb_*.cc include it.
+/// cachestore/disk/rocksdb_*.cc include it.
 #pragma once
 
 #include <rocksdb/db.h>

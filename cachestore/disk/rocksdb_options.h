@@ -1,4 +1,4 @@
-/// This file declares the store's RocksDB settings; only cachestore/rocksdb_*.cc include it.
+/// This file declares the store's RocksDB settings; only cachestore/disk/rocksdb_*.cc include it.
 #pragma once
 
 #include <rocksdb/cache.h>

@@ -1,5 +1,5 @@
 /// This file declares the database of records: the families of the catalog, and the places of
-/// segments. Only cachestore/rocksdb_*.cc include it.
+/// segments. Only cachestore/disk/rocksdb_*.cc include it.
 #pragma once
 
 #include <rocksdb/db.h>
