@@ -256,8 +256,9 @@ TEST(Cli, IngestQueryDocuments) {
                    "--max-tokens", "4", "Which line?"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.err.find("no document was used"), std::string::npos) << r.err;
-  r = run_process({QUIRE_BINARY, "query", "--server", server, "--no-documents", "--max-tokens", "4",
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--no-documents", "--max-tokens", "1",
                    "Which line?"});
+  EXPECT_NE(r.err.find("the answer was cut off"), std::string::npos) << r.err;
   EXPECT_EQ(r.err.find("no document was used"), std::string::npos) << r.err;
   r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one", "--json", "--max-tokens",
                    "4", "Which line?"});

@@ -106,6 +106,8 @@ Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
 }
 
 void print_citations(const json::object& done) {
+  if (member_text(done, "finish_reason") == "length")
+    std::fprintf(stderr, "the answer was cut off; --max-tokens allows a longer one\n");
   if (const auto* list = done.if_contains("unsupported"); list && list->is_array()) {
     const std::size_t sentences = list->as_array().size();
     if (sentences > 0)

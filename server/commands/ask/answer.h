@@ -39,7 +39,7 @@ Result<boost::json::object> stream_answer(const ClientFlags& flags, boost::json:
                                           const std::function<bool()>& stopped = {});
 
 /// Prints a line for each citation of a reply to standard error: document, page, heading, quote.
-/// Says first how many sentences have no support.
+/// Says first whether the answer was cut off, and how many sentences have no support.
 void print_citations(const boost::json::object& done);
 
 /// Returns where a citation or passage stands, as far as it is known: ", page 3, Chapter 1".
