@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "base/clock.h"
-#include "base/free_memory.h"
 #include "base/index.h"
 #include "base/log.h"
+#include "base/system/free_memory.h"
 #include "base/words.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/free_memory.h"
 #include "base/index.h"
 #include "base/sha256.h"
+#include "base/system/free_memory.h"
 
 namespace quire {
 namespace {

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/system/control_groups.h"
+
 namespace quire {
 namespace {
 
@@ -21,8 +23,11 @@ using Task = std::function<void(std::int64_t)>;
 int allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) cores = CPU_COUNT(&set);
+  // More threads than a container's share of time use it up at once, and then all of them stand
+  // still.
+  return static_cast<int>(std::min(cores, cores_in_groups(own_control_groups(), "/sys/fs/cgroup")));
 }
 
 /// Spins until `ready` for a limited time; returns false on timeout. Between the parts of a pass

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/free_memory.h"
+#include "base/system/free_memory.h"
 #include "engine/model/benchmark_model.h"
 #include "engine/model/gguf_model.h"
 #include "engine/model/llama_model.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/free_memory.h"
 #include "base/log.h"
+#include "base/system/free_memory.h"
 #include "server/access/hosts.h"
 #include "server/access/token_issuer.h"
 #include "server/app/gzip_sink.h"

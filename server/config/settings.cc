@@ -88,7 +88,8 @@ std::vector<Setting> make_table() {
                     "auto: the model's own chat template; template: that, never a native family; "
                     "or a family: plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, "
                     "chatml, qwen2, qwen2.5, qwen3, zephyr, deepseek-r1"),
-      QUIRE_SETTING(model, "threads", threads, 0, 1024, "threads of the engine; 0: all cores"),
+      QUIRE_SETTING(model, "threads", threads, 0, 1024,
+                    "threads of the engine; 0: all cores that it may use"),
       QUIRE_SETTING(model, "working_cache_bytes", working_cache_bytes, 0, kBig,
                     "memory for running requests; 0: a quarter of what is free"),
       QUIRE_SETTING(model, "prefix_cache_bytes", prefix_cache_bytes, -1, kBig,

@@ -120,6 +120,18 @@ TEST(Lifecycle, ASecondSignalEndsTheWaiting) {
   EXPECT_EQ(service.wait(), 0);
 }
 
+TEST(Lifecycle, AMemoryTierThatDoesNotFitIsTold) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--cache.dram_bytes=10TiB"});
+  EXPECT_EQ(service.stop(), 0);
+  EXPECT_NE(service.log().find("cache.dram_bytes is more than the memory that is free"),
+            std::string::npos);
+  service.start(folder.path() / "store", {"--cache.dram_bytes=1MiB"});
+  EXPECT_EQ(service.stop(), 0);
+  EXPECT_EQ(service.log().find("cache.dram_bytes is more than"), std::string::npos);
+}
+
 TEST(Lifecycle, AClientThatLeavesStopsTheGeneration) {
   TempFolder folder;
   ServiceProcess service;

@@ -5,9 +5,9 @@
 #include <system_error>
 #include <utility>
 
-#include "base/free_memory.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/system/free_memory.h"
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
 #include "fidelity/card/model_card.h"

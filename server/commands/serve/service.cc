@@ -11,6 +11,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "base/system/free_memory.h"
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
 #include "fidelity/card/model_card.h"
@@ -143,6 +144,12 @@ Status Service::load() {
   options.prompt_file = config->disk.path + "/prompts/pages";
   options.prompt_file_bytes = prompt_bytes_each(*config);
   share_free_memory(*config, services_.backend, options);
+  if (const std::int64_t free = available_memory(); free > 0 && config->cache.dram_bytes > free)
+    log_warning(
+        "cache.dram_bytes is more than the memory that is free, so the system may end the service "
+        "once the memory tier is full; set it lower",
+        {{"dram_bytes", std::to_string(config->cache.dram_bytes)},
+         {"free_bytes", std::to_string(free)}});
   drop_prompts_of_others(*config);
   fit_window(model, options);
   QUIRE_RETURN_IF_ERROR(start_engine(*config, options, model_path));

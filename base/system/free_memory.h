@@ -5,8 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
-#include <string>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -15,15 +13,9 @@
 namespace quire {
 
 /// Returns the bytes free for new allocations, page cache included; 0 if the system does not say.
-inline std::int64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  std::string key, unit;
-  std::int64_t kib = 0;
-  while (info >> key >> kib && std::getline(info, unit)) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
+/// A limit of the process's control groups counts, as that of a container or of systemd's
+/// MemoryMax.
+std::int64_t available_memory();
 
 /// Gives the memory that the process has freed back to the system, at most once a second: further
 /// calls return at once. It takes some milliseconds, in which other threads may wait for memory.
