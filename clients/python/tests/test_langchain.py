@@ -109,6 +109,32 @@ def test_documents_of_other_stores_keep_ids_and_metadata_that_quire_does_not_tak
     }
 
 
+async def test_texts_that_change_under_their_ids_are_read_anew_if_asked_for(
+    llm: ChatQuire, client: QuireClient
+) -> None:
+    fresh = llm.model_copy(update={"refresh_documents": True})
+
+    def document(leader: str) -> list[Document]:
+        return [Document(id="varo", page_content=f"The Varo company is led by {leader}.")]
+
+    question = "Who leads the Varo company?"
+    assert fresh.invoke(question, documents=document("Mira Tolen")).content
+    assert llm.invoke(question, documents=document("Anna Halden")).content
+    assert "Mira" in client.documents.content("varo"), "an id stands for what was cached"
+    changed = fresh.invoke(question, documents=document("Anna Halden"))
+    assert "Anna" in client.documents.content("varo")
+    assert changed.usage_metadata is not None
+    assert changed.usage_metadata["input_token_details"]["cache_creation"] > 0
+    again = await fresh.ainvoke(question, documents=document("Anna Halden"))
+    assert again.usage_metadata is not None
+    assert again.usage_metadata["input_token_details"]["cache_creation"] == 0
+    assert list(fresh.stream(question, documents=document("Otto Brask")))
+    assert "Otto" in client.documents.content("varo")
+    assert [c async for c in fresh.astream(question, documents=document("Ida Lund"))]
+    assert "Ida" in client.documents.content("varo")
+    await fresh.async_client.aclose()
+
+
 def test_documents_without_an_id_go_inline(
     llm: ChatQuire, client: QuireClient, documents: list[Document], questions: list[Any]
 ) -> None:

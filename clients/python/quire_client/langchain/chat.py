@@ -27,7 +27,7 @@ from .._settings import url_of
 from .._turns import SystemMessages
 from ..errors import ConfigurationError, DocumentNotFoundError
 from ..models import QueryResult
-from ..options import CacheOptions
+from ..options import CacheOptions, DocumentInput
 from ..stream import DeltaEvent, DoneEvent, StreamEvent, ToolCallEvent
 from .connection import Connection
 from .convert import (
@@ -96,6 +96,10 @@ class ChatQuire(Connection, BaseChatModel):
     add_missing: bool = True
     """Whether documents given whole that the service does not know are added,
     and the question asked again."""
+    refresh_documents: bool = False
+    """Whether documents given whole are posted before each question, for stores whose texts change
+    under their ids. Equal content costs a request and no computing. Without it an id stands for
+    the text that was cached under it."""
 
     # ---- what LangChain asks for
 
@@ -174,6 +178,24 @@ class ChatQuire(Connection, BaseChatModel):
             raise error
         return [input_of(known[i]) for i in error.document_ids]
 
+    def _to_refresh(self, documents: list[Document]) -> list[DocumentInput]:
+        whole = [d for d in documents if not is_passage(d)]
+        return [input_of(d) for d in whole] if self.refresh_documents else []
+
+    def _refresh(self, documents: list[Document]) -> int:
+        if not (given := self._to_refresh(documents)):
+            return 0
+        report = self.client.documents.add_many(given)
+        report.raise_for_failures()
+        return report.usage.cache_write_tokens
+
+    async def _arefresh(self, documents: list[Document]) -> int:
+        if not (given := self._to_refresh(documents)):
+            return 0
+        report = await self.async_client.documents.add_many(given)
+        report.raise_for_failures()
+        return report.usage.cache_write_tokens
+
     def _add(self, error: DocumentNotFoundError, documents: list[Document]) -> int:
         report = self.client.documents.add_many(self._missing(error, documents))
         report.raise_for_failures()
@@ -192,10 +214,11 @@ class ChatQuire(Connection, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         options, documents = self._request(messages, stop, kwargs)
+        added = self._refresh(documents)
         try:
-            return _chat_result(self.client.query(**options), 0)
+            return _chat_result(self.client.query(**options), added)
         except DocumentNotFoundError as error:
-            added = self._add(error, documents)
+            added += self._add(error, documents)
         return _chat_result(self.client.query(**options), added)
 
     async def _agenerate(
@@ -206,10 +229,11 @@ class ChatQuire(Connection, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         options, documents = self._request(messages, stop, kwargs)
+        added = await self._arefresh(documents)
         try:
-            return _chat_result(await self.async_client.query(**options), 0)
+            return _chat_result(await self.async_client.query(**options), added)
         except DocumentNotFoundError as error:
-            added = await self._aadd(error, documents)
+            added += await self._aadd(error, documents)
         return _chat_result(await self.async_client.query(**options), added)
 
     def _stream(
@@ -220,11 +244,11 @@ class ChatQuire(Connection, BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         options, documents = self._request(messages, stop, kwargs)
-        added = 0
+        added = self._refresh(documents)
         try:
             stream = self.client.stream(**options)
         except DocumentNotFoundError as error:
-            added = self._add(error, documents)
+            added += self._add(error, documents)
             stream = self.client.stream(**options)
         with stream:
             for event in stream:
@@ -242,11 +266,11 @@ class ChatQuire(Connection, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         options, documents = self._request(messages, stop, kwargs)
-        added = 0
+        added = await self._arefresh(documents)
         try:
             stream = await self.async_client.stream(**options)
         except DocumentNotFoundError as error:
-            added = await self._aadd(error, documents)
+            added += await self._aadd(error, documents)
             stream = await self.async_client.stream(**options)
         async with stream:
             async for event in stream:
