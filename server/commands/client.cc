@@ -66,6 +66,27 @@ Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request
   return response;
 }
 
+std::string printable(std::string_view text, bool lines) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (c == '\n' || c == '\t' || c == '\r') {
+      out += lines ? text[i] : ' ';
+    } else if (c < 0x20 || c == 0x7F) {
+      out += kReplacement;
+    } else if (c == 0xC2 && next >= 0x80 && next <= 0x9F) {  // U+0080 to U+009F
+      out += kReplacement;
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 Result<json::value> client_json(const ClientFlags& flags, ClientRequest request) {
   QUIRE_ASSIGN_OR_RETURN(const auto response, client_call(flags, std::move(request)));
   auto value = parse_json(response.body);

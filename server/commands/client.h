@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,5 +35,10 @@ Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request
                                  const std::function<bool(std::string_view)>& on_piece = {});
 Result<boost::json::value> client_json(const ClientFlags& flags, ClientRequest request);
 Status error_of(const HttpResponse& response);
+
+/// Returns a text of a document or a model, in UTF-8, as a terminal may show it: with U+FFFD in
+/// place of control characters, which could drive the terminal. Line ends and tabs stay with
+/// `lines`, and are spaces without.
+std::string printable(std::string_view text, bool lines);
 
 }  // namespace quire

@@ -40,7 +40,7 @@ int list(const ClientFlags& flags, bool as_json) {
                   text_of(doc, "status").c_str(), text_of(doc, "tokens").c_str(),
                   text_of(doc, "chunks").c_str(),
                   text_of(doc.at("cache").as_object(), "state").c_str(),
-                  text_of(doc, "hits").c_str(), text_of(doc, "title").c_str());
+                  text_of(doc, "hits").c_str(), printable(text_of(doc, "title"), false).c_str());
     }
     if (!o.at("has_more").as_bool()) break;
     after = std::string(o.at("last_id").as_string());

@@ -290,6 +290,35 @@ TEST(Cli, IngestQueryDocuments) {
   EXPECT_NE(r.err.find("quire serve"), std::string::npos) << "says how to start one: " << r.err;
 }
 
+TEST(Cli, TextsOfDocumentsDoNotDriveTheTerminal) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const std::string server = "http://127.0.0.1:" + std::to_string(service.port());
+  int status = 0;
+  (void)service.json("POST", "/v1/documents?wait=true",
+                     R"({"id":"d","title":"A\u001b]0;x\u0007\nB",)"
+                     R"("text":"# H\u001b[2J\n\nThe old mill \u009b31m turns."})",
+                     {}, &status);
+  ASSERT_EQ(status, 200);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"documents", "list"},
+        {"retrieve", "mill"},
+        {"retrieve", "mill", "--full"},
+        {"query", "-d", "d", "--max-tokens", "4", "Which mill?"}}) {
+    std::vector<std::string> line = {QUIRE_BINARY};
+    line.insert(line.end(), words.begin(), words.end());
+    line.insert(line.end(), {"--server", server});
+    const auto r = run_process(line);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    for (const char* control : {"\x1b", "\x07", "\xc2\x9b"})
+      EXPECT_EQ((r.out + r.err).find(control), std::string::npos) << words[0] << r.out << r.err;
+  }
+  const auto listed = run_process({QUIRE_BINARY, "documents", "list", "--server", server});
+  EXPECT_NE(listed.out.find("A\uFFFD]0;x\uFFFD B\n"), std::string::npos) << listed.out;
+  EXPECT_EQ(service.stop(), 0);
+}
+
 TEST(Cli, ChatIsAConversationAndExplainSaysWhy) {
   TempFolder folder;
   ServiceProcess service;

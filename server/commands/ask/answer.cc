@@ -81,10 +81,10 @@ Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
     if (name == "delta") {
       text += o.at("text").as_string();
       if (at_end) return true;
-      std::fputs(std::string(o.at("text").as_string()).c_str(), stdout);
+      std::fputs(printable(o.at("text").as_string(), true).c_str(), stdout);
       std::fflush(stdout);
     } else if (name == "done") {
-      if (at_end) std::fputs(member_text(o, "cited_answer").c_str(), stdout);
+      if (at_end) std::fputs(printable(member_text(o, "cited_answer"), true).c_str(), stdout);
       std::fputs("\n", stdout);
       std::fflush(stdout);
       json::object done = o;
@@ -122,7 +122,8 @@ void print_citations(const json::object& done) {
       where += " (" + std::to_string(std::lround(100 * confidence->to_number<double>())) +
                " % sure)";
     std::fprintf(stderr, "[%s] %s: %s\n", std::string(c.at("id").as_string()).c_str(),
-                 where.c_str(), std::string(c.at("quote").as_string()).c_str());
+                 printable(where, false).c_str(),
+                 printable(c.at("quote").as_string(), false).c_str());
   }
 }
 

@@ -47,11 +47,12 @@ std::string excerpt(std::string_view text) {
 
 void print(const json::object& p, bool full) {
   const std::string_view text = p.at("text").as_string();
-  std::printf(
-      "%8.3f  %s%s  (chunk %s, characters %s-%s)\n%s\n\n", p.at("score").to_number<double>(),
-      std::string(p.at("document_id").as_string()).c_str(), place_text(p).c_str(),
-      member_text(p, "chunk").c_str(), member_text(p, "start").c_str(),
-      member_text(p, "end").c_str(), full ? std::string(text).c_str() : excerpt(text).c_str());
+  std::printf("%8.3f  %s%s  (chunk %s, characters %s-%s)\n%s\n\n",
+              p.at("score").to_number<double>(),
+              std::string(p.at("document_id").as_string()).c_str(),
+              printable(place_text(p), false).c_str(), member_text(p, "chunk").c_str(),
+              member_text(p, "start").c_str(), member_text(p, "end").c_str(),
+              printable(full ? std::string(text) : excerpt(text), true).c_str());
 }
 
 int retrieve(const RetrieveFlags& f) {
