@@ -1,13 +1,32 @@
 #include "server/handlers/common.h"
 
-#include "engine/api/plan.h"
-#include "server/json/document_request.h"
+#include <chrono>
+#include <utility>
 
 #include "base/log.h"
 #include "cachestore/catalog/shared_catalog.h"
+#include "engine/api/plan.h"
+#include "server/json/document_request.h"
 
 namespace quire {
 namespace json = boost::json;
+namespace {
+
+/// `draining`: it drained at the last look; a job that is nearly done may end between two looks.
+void look_for_drain(Services& services, std::function<bool()> over, std::function<void()> then,
+                    bool draining) {
+  services.timers->at(
+      TimerQueue::Clock::now() + std::chrono::seconds(1),
+      [&services, over = std::move(over), then = std::move(then), draining]() mutable {
+        if (over()) return;
+        if (!draining)
+          return look_for_drain(services, std::move(over), std::move(then), services.draining);
+        // If the pool is stopping, the service ends what waits itself.
+        (void)services.workers->post_reply(std::move(then));
+      });
+}
+
+}  // namespace
 
 std::string named_model(const json::value& body) {
   const auto* o = body.if_object();
@@ -134,6 +153,10 @@ WhyStop when_left(std::shared_ptr<Call> call) {
 void post_encoding(std::shared_ptr<Call> call, std::function<void()> work) {
   if (!call->services.encoding->post(std::move(work), call->ns))
     call->fail(make_problem("overloaded", "too many requests wait for the encoder; try again"));
+}
+
+void once_draining(Services& services, std::function<bool()> over, std::function<void()> then) {
+  look_for_drain(services, std::move(over), std::move(then), services.draining);
 }
 
 bool read_batch_parameters(Call& call, BatchOptions& options, DocumentInput* document) {

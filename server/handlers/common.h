@@ -63,6 +63,12 @@ WhyStop when_left(std::shared_ptr<Call> call);
 /// if too many wait for these threads.
 void post_encoding(std::shared_ptr<Call> call, std::function<void()> work);
 
+/// Calls `then` on a worker once the service drains, for a reply that waits for a job: the stop
+/// would wait for the reply, and the job goes on at the next start. A job that is nearly done has
+/// one to two seconds to end. Nothing is called after `over` was true, which is asked every second.
+/// Neither may keep alive what waits.
+void once_draining(Services& services, std::function<bool()> over, std::function<void()> then);
+
 /// What becomes of texts that are longer than an encoder takes.
 enum class LongTexts : std::uint8_t { kRefuse, kCut };
 /// Makes the reply of the vectors of all inputs.

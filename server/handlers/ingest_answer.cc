@@ -31,7 +31,7 @@ void reply_ingest(Call& call, const std::vector<JobSnapshot>& jobs, const Ingest
   call.reply_json(status, ingest_json(outcome), std::move(headers));
 }
 
-/// The last job to end or the timer replies, whichever comes first.
+/// The last job to end, the timer or a stop of the service replies, whichever comes first.
 class JobWait : public std::enable_shared_from_this<JobWait> {
  public:
   JobWait(std::shared_ptr<Call> call, std::vector<JobSnapshot> jobs, const IngestAnswer& how)
@@ -45,6 +45,19 @@ class JobWait : public std::enable_shared_from_this<JobWait> {
                                    const auto over = [self] { self->answer(); };
                                    if (!services.workers->post_reply(over)) over();
                                  });
+    const std::weak_ptr<JobWait> weak = self;
+    once_draining(
+        services,
+        [weak] {
+          const auto wait = weak.lock();
+          return !wait || wait->is_over();
+        },
+        [weak, &services] {
+          const auto wait = weak.lock();
+          if (!wait) return;
+          services.timers->cancel(wait->timer_);
+          wait->answer();
+        });
     std::vector<std::string> ids;
     for (const JobSnapshot& job : jobs_) ids.push_back(job.id);
     left_ = ids.size();
@@ -72,6 +85,11 @@ class JobWait : public std::enable_shared_from_this<JobWait> {
     // pool is stopping, the service ends its listeners itself.
     const auto self = shared_from_this();
     if (!services.workers->post_reply([self] { self->answer(); })) answer();
+  }
+
+  bool is_over() {
+    const std::lock_guard lock(mu_);
+    return answered_;
   }
 
   /// Keeps the end of a call's only job; a long call reads its many jobs again instead.

@@ -1,5 +1,4 @@
 #include <boost/json/array.hpp>
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -32,29 +31,6 @@ struct JobStream {
     return over;
   }
 };
-
-/// Ends the events once the service drains, since its stop would wait for the job, which goes on at
-/// the next start. `draining`: it drained at the last look; a job that is nearly done may end
-/// between two looks.
-void end_when_draining(Services& services, std::weak_ptr<Call> call,
-                       std::weak_ptr<JobStream> stream, bool draining) {
-  services.timers->at(
-      TimerQueue::Clock::now() + std::chrono::seconds(1), [&services, call, stream, draining] {
-        const auto s = stream.lock();
-        if (!s || s->is_over()) return;
-        if (!draining) return end_when_draining(services, call, stream, services.draining);
-        (void)services.workers->post_reply([call, s] {
-          if (const auto c = call.lock()) {
-            const Problem problem = make_problem(
-                "draining",
-                "the service is shutting down; the job goes on, after its next start if need be");
-            (void)c->event("error", problem_body(problem, c->instance, c->request_id));
-            c->end_events();
-          }
-          s->end();
-        });
-      });
-}
 
 }  // namespace
 
@@ -132,7 +108,22 @@ void job_events(std::shared_ptr<Call> call) {
     if (stream->over) return;
     stream->subscription = std::move(*subscription);
   }
-  end_when_draining(call->services, call, stream, call->services.draining);
+  once_draining(
+      call->services,
+      [weak = std::weak_ptr<JobStream>(stream)] {
+        const auto s = weak.lock();
+        return !s || s->is_over();
+      },
+      [weak_call = std::weak_ptr<Call>(call), weak = std::weak_ptr<JobStream>(stream)] {
+        if (const auto c = weak_call.lock()) {
+          const Problem problem = make_problem(
+              "draining",
+              "the service is shutting down; the job goes on, after its next start if need be");
+          (void)c->event("error", problem_body(problem, c->instance, c->request_id));
+          c->end_events();
+        }
+        if (const auto s = weak.lock()) s->end();
+      });
 }
 
 }  // namespace handlers

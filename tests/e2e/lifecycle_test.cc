@@ -104,6 +104,26 @@ TEST(Lifecycle, AStopDoesNotWaitForTheEventsOfAJob) {
   EXPECT_NE(told.err.find("the same command goes on from there"), std::string::npos) << told.err;
 }
 
+TEST(Lifecycle, AStopDoesNotWaitForAPostThatWaits) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--server.drain_seconds=300"});
+  LoopbackClient client(service.port());
+  ASSERT_TRUE(
+      client.send(http_post("/v1/documents?wait=true",
+                            R"({"id":"long","text":)" + quoted(sample_text(1, 150'000)) + "}")));
+  EXPECT_TRUE(soon([&] {
+    return !at(service.json("GET", "/v1/jobs?status=running"), "data").as_array().empty();
+  }));
+  service.signal(SIGTERM);
+  const auto reply = client.read_response();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 202) << reply->body;
+  EXPECT_NE(reply->header("location").value_or("").find("/v1/jobs/"), std::string::npos);
+  EXPECT_EQ(service.wait(), 0);
+  EXPECT_NE(service.log().find("\"all_requests_finished\":\"true\""), std::string::npos);
+}
+
 TEST(Lifecycle, ASecondSignalEndsTheWaiting) {
   TempFolder folder;
   ServiceProcess service;
