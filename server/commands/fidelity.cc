@@ -40,6 +40,7 @@
 #include "server/commands/temporary_folder.h"
 #include "server/config/config.h"
 #include "server/json/text.h"
+#include "server/support/second_signal.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -63,9 +64,11 @@ constexpr const char* kNamespace = "fidelity";
 constexpr const char* kSuiteFile = "encyclopedia.jsonl";
 
 std::atomic<bool> interrupted{false};
+SecondSignal signals;
 
 void on_interrupt(int signal) {
-  if (interrupted.exchange(true)) {  // the second signal ends the process at once
+  interrupted = true;
+  if (signals.take()) {  // the second signal ends the process at once
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }

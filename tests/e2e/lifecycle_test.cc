@@ -6,9 +6,11 @@
 #include <fstream>
 #include <future>
 #include <set>
+#include <thread>
 
 #include "cachestore/format/key.h"
 #include "server/http/http_client.h"
+#include "server/support/second_signal.h"
 #include "tests/support/service_process.h"
 #include "tests/support/soon.h"
 #include "tests/unit/server/http/test_certificate.h"
@@ -136,8 +138,28 @@ TEST(Lifecycle, ASecondSignalEndsTheWaiting) {
   EXPECT_EQ(service.call("GET", "/livez").status, 200);
   service.signal(SIGTERM);
   ASSERT_TRUE(service.wait_for_log("\"draining\""));
+  // Before, it would count as the first one sent twice.
+  std::this_thread::sleep_for(SecondSignal::kSame);
   service.signal(SIGTERM);
   EXPECT_EQ(service.wait(), 0);
+}
+
+TEST(Lifecycle, ASignalThatIsSentTwiceLetsARunningAnswerFinish) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  LoopbackClient c(service.port());
+  ASSERT_TRUE(c.send(http_post(
+      "/v1/query",
+      R"({"query":"q","max_tokens":400,"temperature":1.5,"seed":3,"stream":true,"stop":[]})")));
+  ASSERT_NE(c.read_until("event: ").find("event: plan"), std::string::npos);
+  service.signal(SIGTERM);
+  ASSERT_TRUE(service.wait_for_log("\"draining\""));
+  service.signal(SIGTERM);
+  const std::string rest = c.read_until("event: done");
+  EXPECT_NE(rest.find("event: done"), std::string::npos) << rest;
+  EXPECT_EQ(service.wait(), 0);
+  EXPECT_NE(service.log().find("\"all_requests_finished\":\"true\""), std::string::npos);
 }
 
 TEST(Lifecycle, AMemoryTierThatDoesNotFitIsTold) {

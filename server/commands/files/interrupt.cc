@@ -7,22 +7,23 @@
 #include <chrono>
 #include <utility>
 
+#include "server/support/second_signal.h"
+
 namespace quire {
 
 namespace {
 
-std::atomic<int> signals_seen = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
+SecondSignal signals;
 
 /// Blocking the signals would not do: libraries start threads before main() that do not block them.
 void on_signal(int) {
-  if (signals_seen.fetch_add(1) > 0) ::_exit(130);
+  if (signals.take()) ::_exit(130);
 }
 
 }  // namespace
 
 Interrupt::Interrupt() {
-  signals_seen = 0;
+  signals.clear();
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -41,7 +42,7 @@ Interrupt::~Interrupt() {
 void Interrupt::watch() {
   while (!stop_) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (signals_seen == 0 || requested_.exchange(true)) continue;
+    if (!signals.any() || requested_.exchange(true)) continue;
     std::function<void()> action;
     {
       std::lock_guard lock(mu_);

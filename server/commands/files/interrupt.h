@@ -11,8 +11,8 @@
 namespace quire {
 
 /// While an object lives, SIGINT and SIGTERM do not end the program. The first one calls the action
-/// of set_action() on a thread of the object, and the second ends the program with code 130. There
-/// is one at a time.
+/// of set_action() on a thread of the object, and the second (SecondSignal) ends the program with
+/// code 130. There is one at a time.
 class Interrupt {
  public:
   Interrupt();

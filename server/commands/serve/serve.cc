@@ -22,6 +22,7 @@
 #include "server/config/config.h"
 #include "server/support/core_files.h"
 #include "server/support/log_sink.h"
+#include "server/support/second_signal.h"
 
 namespace quire {
 namespace {
@@ -89,14 +90,16 @@ int serve(const ServeFlags& flags) {
     (void)cannot_start(log, s);
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
+  SecondSignal ending;
   int signal = 0;
   // reload() has logged any error.
   while ((signal = signals.next()) == SIGHUP) (void)service.reload();
+  (void)ending.take();
   service.start_drain();
   if (!failed) log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
   std::thread second([&] {
     while (const int again = signals.next()) {
-      if (again == SIGHUP) continue;
+      if (again == SIGHUP || !ending.take()) continue;
       service.hurry();        // ends the wait for running requests
       if (!loaded) _exit(1);  // the model is still loading, so there is nothing to save
     }
