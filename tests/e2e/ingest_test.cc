@@ -501,6 +501,21 @@ TEST_F(Ingest, AnInterruptCancelsTheJobAndSaysSo) {
   EXPECT_EQ(text_at(jobs, "data.0.status"), "cancelled");
 }
 
+TEST_F(Ingest, AnInterruptSaysWithANumberHowManyDocumentsItCancels) {
+  std::string lines;
+  for (unsigned i = 0; i < 400; ++i)
+    lines += R"({"id":"many-)" + std::to_string(i) + R"(","text":)" +
+             quoted(sample_text(400 + i, 500)) + "}\n";
+  const fs::path file = write("many.jsonl", lines);
+  const auto r = run_process(
+      {"/bin/sh", "-c", "exec timeout --preserve-status -s INT 3 \"$0\" \"$@\"", QUIRE_BINARY,
+       "ingest", file.string(), "--server", "http://127.0.0.1:" + std::to_string(service->port())});
+  EXPECT_EQ(r.exit_code, 130) << r.out << r.err;
+  EXPECT_TRUE(says(r.err, " documents: not sent\n")) << r.err;
+  EXPECT_FALSE(says(r.err, "many-399")) << r.err;
+  EXPECT_TRUE(says(r.err, " cancelled\n")) << r.err;
+}
+
 TEST_F(Ingest, PatternsFiltersAndStandardInput) {
   write("a/one.md", "One.");
   write("a/b/two.md", "Two.");

@@ -85,6 +85,19 @@ void IngestRun::say(Fate fate, const std::string& name, const std::string& detai
                 detail.c_str());
 }
 
+void IngestRun::cancel(const std::string& unit, const std::string& name, const std::string& why) {
+  Cancelled& c = cancelled_[{unit, why}];
+  if (c.number++ == 0) c.name = name;
+}
+
+void IngestRun::tell_cancelled() {
+  for (const auto& [key, c] : std::exchange(cancelled_, {})) {
+    const auto& [unit, why] = key;
+    say(Fate::kCancelled, c.number == 1 ? c.name : counted(c.number, unit), why);
+    counts_.cancelled += c.number - 1;
+  }
+}
+
 void IngestRun::summarize(const IngestCounts& c) const {
   if (flags_.quiet) return;
   const std::pair<const char*, std::int64_t> rows[] = {
@@ -311,7 +324,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     if (!p.document.body.contains("id")) unsure_.insert({p.file.root.string(), p.file.name});
   };
   if (interrupt_.requested()) {
-    for (const Pending& p : batch) say(Fate::kCancelled, name_of(p), "not sent");
+    for (const Pending& p : batch) cancel("document", name_of(p), "not sent");
     return {};
   }
   json::array documents;
@@ -413,7 +426,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     else if (result == "updated")
       say(Fate::kUpdated, name, size);
     else if (result == "cancelled")
-      say(Fate::kCancelled, name, "the job was cancelled");
+      cancel("document", name, "the job was cancelled");
     else if (result == "failed" || result.empty())
       say(Fate::kFailed, batch[index].file.path.string(),
           result.empty() ? "the job ended before it" : message_of(o));
@@ -469,6 +482,7 @@ void IngestRun::begin_pass() {
   read_ids_.clear();
   kept_.clear();
   unsure_.clear();
+  cancelled_.clear();
   for (auto& pending : pending_) pending.clear();
   for (auto& bytes : pending_bytes_) bytes = 0;
 }
@@ -515,7 +529,7 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
   for (std::size_t i = 0; i < rest.files.size(); ++i) {
     const FoundFile& file = rest.files[i];
     if (interrupt_.requested()) {
-      say(Fate::kCancelled, file.path.string(), "not read");
+      cancel("file", file.path.string(), "not read");
       continue;
     }
     draw(0, 0);
@@ -523,6 +537,7 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
   }
   QUIRE_RETURN_IF_ERROR(send_pending(true));
   QUIRE_RETURN_IF_ERROR(delete_vanished(walk));
+  tell_cancelled();
   clear_bar();
   return counts_;
 }
@@ -543,6 +558,7 @@ Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
   QUIRE_RETURN_IF_ERROR(
       take(file, read_documents_of(reader_, fetched->bytes, file, flags_.encoding)));
   QUIRE_RETURN_IF_ERROR(send_pending(true));
+  tell_cancelled();
   clear_bar();
   return counts_;
 }
@@ -552,6 +568,7 @@ Result<IngestCounts> IngestRun::pass_stdin(std::string_view bytes) {
   const FoundFile file{flags_.stdin_name, {}, flags_.stdin_name, bytes.size(), 0, true};
   QUIRE_RETURN_IF_ERROR(take(file, read_documents_of(reader_, bytes, file, flags_.encoding)));
   QUIRE_RETURN_IF_ERROR(send_pending(true));
+  tell_cancelled();
   clear_bar();
   return counts_;
 }

@@ -74,6 +74,10 @@ class IngestRun {
   };
 
   void say(Fate fate, const std::string& name, const std::string& detail);
+  /// Notes what Ctrl-C came before; tell_cancelled() says it.
+  void cancel(const std::string& unit, const std::string& name, const std::string& why);
+  /// Says what was cancelled: by name where it is one, else how many there are.
+  void tell_cancelled();
   /// Learns which documents the service has of these files.
   Status look_up(const FileWalk& walk);
   void remember(StoredFile stored);
@@ -110,6 +114,11 @@ class IngestRun {
   std::set<std::string> kept_;  ///< ids that this pass has sent or confirmed
   /// Root and source of files of whose documents it is not known which ids they have.
   std::set<std::pair<std::string, std::string>> unsure_;
+  struct Cancelled {
+    std::string name;  ///< of the first
+    std::int64_t number = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Cancelled> cancelled_;  ///< by unit and reason
   std::vector<Pending> pending_[2];                        ///< cut by tokens; at headings
   std::map<std::size_t, Result<FileContent>> read_ahead_;  ///< for the estimate, by index
   std::uint64_t pending_bytes_[2] = {0, 0};
