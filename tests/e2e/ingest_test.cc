@@ -393,6 +393,21 @@ TEST_F(Ingest, ABadFileCostsOnlyItself) {
   EXPECT_EQ(ingest({(root_ / "none.txt").string()}).exit_code, 1);
 }
 
+TEST_F(Ingest, AllBadLinesOfAFileAreToldAtOnce) {
+  auto r = ingest({write("few.jsonl", "{\"text\":3}\n{\"text\":\"a\"}\n\nno JSON\n").string()});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_TRUE(says(r.err, "few.jsonl: line 1: ")) << r.err;
+  EXPECT_TRUE(says(r.err, "; line 4: ")) << r.err;
+  EXPECT_FALSE(says(r.err, "line 2")) << r.err;
+  std::string lines;
+  for (int i = 0; i < 14; ++i) lines += "{\"text\":3}\n";
+  r = ingest({write("many.jsonl", lines).string()});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_TRUE(says(r.err, "; line 10: ")) << r.err;
+  EXPECT_FALSE(says(r.err, "line 11: ")) << r.err;
+  EXPECT_TRUE(says(r.err, "; and 4 more of its lines are wrong")) << r.err;
+}
+
 TEST_F(Ingest, TwoFilesNeverShareAnId) {
   const auto one = write("d1/readme.md", "# One\n\nFirst.\n"),
              two = write("d2/readme.md", "# Two\n\nSecond.\n");

@@ -23,6 +23,7 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::size_t kMaxLinesBytes = std::size_t{1} << 30;
+constexpr std::size_t kMostBadLines = 10;  // that an error tells
 
 bool is_lines_of_json(const FoundFile& file) {
   const std::string ending = file.path.extension().string();
@@ -60,19 +61,29 @@ void add_number(const std::string& hash, FileContent& content) {
 Result<FileContent> read_lines(std::string_view text, const FoundFile& file,
                                const std::string& hash) {
   FileContent out;
-  std::size_t line_number = 0;
+  std::size_t line_number = 0, num_bad = 0;
+  std::string bad;
+  const auto refuse = [&](const std::string& why) {
+    if (++num_bad <= kMostBadLines)
+      bad += (bad.empty() ? "" : "; ") + ("line " + std::to_string(line_number)) + ": " + why;
+  };
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
     begin = end + 1;
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = file.path.string() + ", line " + std::to_string(line_number);
     auto value = parse_json(line);
-    if (!value.ok()) return Status::invalid("", where + ": " + value.status().message());
+    if (!value.ok()) {
+      refuse(value.status().message());
+      continue;
+    }
     DocumentInput checked;
-    if (const auto e = read_document(*value, "document", checked))
-      return Status::invalid("", where + ": " + e->message);
+    if (const auto e = read_document(*value, "document", checked)) {
+      refuse(e->message);
+      continue;
+    }
+    if (num_bad > 0) continue;
     json::object body = std::move(value->as_object());
     auto& metadata = body["metadata"];
     if (!metadata.is_object()) metadata = json::object();
@@ -89,6 +100,9 @@ Result<FileContent> read_lines(std::string_view text, const FoundFile& file,
     }
     out.documents.push_back({std::move(body), false, true});
   }
+  if (num_bad > kMostBadLines)
+    bad += "; and " + std::to_string(num_bad - kMostBadLines) + " more of its lines are wrong";
+  if (num_bad > 0) return Status::invalid("", file.path.string() + ", " + bad);
   if (out.documents.empty()) return Status::not_found(file.path.string() + ": has no text");
   add_number(hash, out);
   return out;

@@ -32,7 +32,8 @@ inline constexpr const char* kSourceRootKey = "source_root";  ///< absolute path
 inline constexpr const char* kSourceHashKey = "source_hash";
 
 /// Reads a file in a child process and makes its documents; .jsonl holds documents as they are, one
-/// a line, and is read here. `hash` goes into the metadata. Errors begin with the file's path.
+/// a line, and is read here: one that is wrong refuses the file, and the error tells the first ten.
+/// `hash` goes into the metadata. Errors begin with the file's path.
 Result<FileContent> read_documents_of(const ReaderProcess& reader, const FoundFile& file,
                                       const std::string& encoding, const std::string& hash);
 /// The same for bytes that came without a file; file.path says how messages call them.
