@@ -4,6 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <charconv>
 
+#include "cachestore/format/document.h"
 #include "server/json/mark_codec.h"
 #include "server/json/metadata_filter.h"
 #include "server/json/text.h"
@@ -12,6 +13,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
+/// A longer id refuses the call; one above kMaxIdBytes fails its document.
+constexpr std::size_t kLongestReadId = 4096;
 constexpr std::size_t kMaxUrlBytes = 8192;
 constexpr std::int64_t kMaxTtl = 10'000'000'000;
 
@@ -116,7 +119,10 @@ json::value typed(TextOption::Type type, const std::string& text) {
 void read_members(JsonReader& r, DocumentInput& out, std::string* url) {
   if (r.has("id")) {
     std::string id;
-    r.string("id", id, 4096);
+    r.string("id", id);
+    if (id.size() > kLongestReadId)
+      r.fail("id", r.path_of("id") + " has " + std::to_string(id.size()) + " bytes; at most " +
+                       std::to_string(kMaxIdBytes) + " are taken");
     out.id = std::move(id);
   }
   r.string("title", out.title, 64 << 10);

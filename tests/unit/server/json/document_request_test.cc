@@ -89,6 +89,14 @@ TEST(DocumentRequest, ErrorsNameThePath) {
   }
 }
 
+TEST(DocumentRequest, AnIdThatIsFarTooLongIsToldTheLimit) {
+  DocumentBatch b;
+  const auto e = batch(R"({"text":"a","id":")" + std::string(5000, 'x') + "\"}", b);
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->path, "id");
+  EXPECT_EQ(e->message, "id has 5000 bytes; at most 200 are taken");
+}
+
 TEST(DocumentRequest, PutTakesItsIdFromThePath) {
   DocumentBatch b;
   ASSERT_FALSE(read_put(*parse_json(R"({"text":"x"})"), "a", b));
