@@ -302,15 +302,21 @@ HeadDecision App::on_head(Exchange& exchange) {
   if (services_.tracer) call->trace = services_.tracer->begin(request.headers.get("traceparent"));
   HeadDecision decision;
   decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
+  decision.max_body_setting = "server.max_body_bytes";
   decision.reject = admit(*call, request);
-  if (!decision.reject && call->route->body == BodyUse::kNone)
-    decision.max_body_bytes = std::min(decision.max_body_bytes, kMaxUnusedBytes);
+  const auto limit = [&](std::uint64_t bytes) {  // of the route, whatever the setting
+    decision.max_body_bytes = bytes;
+    decision.max_body_setting.clear();
+  };
+  if (!decision.reject && call->route->body == BodyUse::kNone &&
+      decision.max_body_bytes > kMaxUnusedBytes)
+    limit(kMaxUnusedBytes);
   if (!decision.reject && call->route->body == BodyUse::kDocuments) {
     decision.sink = make_document_sink(*call, request);
-    if (decision.sink) decision.max_body_bytes = kMaxStreamBytes;
+    if (decision.sink) limit(kMaxStreamBytes);
   }
   if (!decision.reject && call->route->body == BodyUse::kPack) {
-    decision.max_body_bytes = kMaxStreamBytes;
+    limit(kMaxStreamBytes);
     decision.sink = make_pack_sink(*call);
   }
   if (!decision.reject) expand_body(*call, decision);
@@ -331,7 +337,7 @@ void App::expand_body(Call& call, HeadDecision& decision) {
     return;
   }
   auto sink = std::make_shared<GzipSink>(
-      call, std::move(decision.sink), decision.max_body_bytes,
+      call, std::move(decision.sink), decision.max_body_bytes, setting_words(decision),
       [this, &call](const Problem& problem) { return *refuse(call, problem); });
   call.gzip = sink->reader();
   decision.sink = std::move(sink);

@@ -9,7 +9,7 @@ std::optional<HttpResponse> GzipSink::write(std::string_view piece) {
     if (bytes_ > max_bytes_) {
       refused = refuse_(make_problem("payload_too_large", "the expanded body has more than the " +
                                                               std::to_string(max_bytes_) +
-                                                              " bytes that are taken"));
+                                                              " bytes that are taken" + setting_));
     } else if (inner_) {
       refused = inner_->write(text);
     } else {

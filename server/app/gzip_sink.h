@@ -19,10 +19,16 @@ namespace quire {
 /// that of the expanded body.
 class GzipSink final : public BodySink {
  public:
-  /// `inner` null: the body is collected. The exchange owns `call`. `refuse` makes the reply.
+  /// `inner` null: the body is collected. The exchange owns `call`. `setting` ends the message of a
+  /// body of more than `max_bytes`; `refuse` makes the reply.
   using Refuse = std::function<HttpResponse(const Problem&)>;
-  GzipSink(Call& call, std::shared_ptr<BodySink> inner, std::uint64_t max_bytes, Refuse refuse)
-      : call_(call), inner_(std::move(inner)), max_bytes_(max_bytes), refuse_(std::move(refuse)) {}
+  GzipSink(Call& call, std::shared_ptr<BodySink> inner, std::uint64_t max_bytes,
+           std::string setting, Refuse refuse)
+      : call_(call),
+        inner_(std::move(inner)),
+        max_bytes_(max_bytes),
+        setting_(std::move(setting)),
+        refuse_(std::move(refuse)) {}
 
   std::optional<HttpResponse> write(std::string_view piece) override;
   std::shared_ptr<const GzipReader> reader() const { return reader_; }
@@ -31,6 +37,7 @@ class GzipSink final : public BodySink {
   Call& call_;
   const std::shared_ptr<BodySink> inner_;
   const std::uint64_t max_bytes_;
+  const std::string setting_;
   const Refuse refuse_;
   const std::shared_ptr<GzipReader> reader_ = std::make_shared<GzipReader>();
   std::uint64_t bytes_ = 0;

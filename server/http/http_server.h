@@ -28,8 +28,14 @@ class BodySink {
 struct HeadDecision {
   std::optional<HttpResponse> reject;  ///< reply with this and do not read the body
   std::uint64_t max_body_bytes = 0;
+  std::string max_body_setting;    ///< that says max_body_bytes, for messages; empty: none does
   std::shared_ptr<BodySink> sink;  ///< null: the body is collected in request.body
 };
+
+/// Returns the setting that says max_body_bytes as the end of a message; empty: none does.
+inline std::string setting_words(const HeadDecision& decision) {
+  return decision.max_body_setting.empty() ? "" : " (" + decision.max_body_setting + ")";
+}
 
 struct ExchangeSummary {
   int status = 0;  ///< 499: the client left before the reply began

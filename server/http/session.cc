@@ -313,7 +313,7 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
     decision.reject = service_.protocol_error(
         413,
         "the body has " + std::to_string(*parser.content_length()) + " bytes; at most " +
-            std::to_string(decision.max_body_bytes) + " are taken",
+            std::to_string(decision.max_body_bytes) + " are taken" + setting_words(decision),
         exchange.get());
   const bool small = parser.has_body() &&
                      parser.content_length().value_or(kDrainBodyBytes + 1) <= kDrainBodyBytes;
@@ -387,11 +387,11 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
         co_return true;
       }
       if (total > decision.max_body_bytes) {
-        decision.reject = service_.protocol_error(413,
-                                                  "the body has more than the " +
-                                                      std::to_string(decision.max_body_bytes) +
-                                                      " bytes that are taken",
-                                                  &exchange);
+        decision.reject = service_.protocol_error(
+            413,
+            "the body has more than the " + std::to_string(decision.max_body_bytes) +
+                " bytes that are taken" + setting_words(decision),
+            &exchange);
         co_return true;
       }
       if (!decision.sink && !hold(grown)) {

@@ -437,6 +437,7 @@ TEST_F(AppTest, TheLimitOfABodyIsThatOfItsExpansion) {
   const auto r = call("POST", "/v1/documents", bomb, {"Content-Encoding: gzip"}, "text/plain");
   EXPECT_EQ(r.status, 413);
   EXPECT_EQ(code_of(r), "payload_too_large");
+  EXPECT_NE(r.body.find("(server.max_body_bytes)"), std::string::npos) << r.body;
 }
 
 TEST_F(AppTest, AClientThatLeavesCancelsItsQuery) {
@@ -527,6 +528,8 @@ TEST_F(AppTest, LargeBodiesAndHeadersAreRefusedWithTheErrorBody) {
   auto r = call("POST", "/v1/documents", R"({"text":")" + std::string(3000, 'a') + "\"}");
   EXPECT_EQ(r.status, 413);
   EXPECT_EQ(code_of(r), "payload_too_large");
+  EXPECT_NE(r.body.find("at most 2000 are taken (server.max_body_bytes)"), std::string::npos)
+      << r.body;
   r = call("GET", "/livez", {}, {"X-Big: " + std::string(20000, 'a')});
   EXPECT_EQ(r.status, 431);
   EXPECT_EQ(code_of(r), "headers_too_large");
