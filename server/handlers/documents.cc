@@ -332,9 +332,7 @@ void warm_document(std::shared_ptr<Call> call) {
     if (!body) return;
     JsonReader r(*body, "");
     if (r.ok()) {
-      r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
-      if (r.ok() && (tier == "gpu" || tier == "remote"))
-        r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+      r.one_of("tier", tier, {"dram", "disk"});
       r.finish();
     }
     if (failed(*call, r.error())) return;

@@ -9,9 +9,7 @@ constexpr std::int64_t kMost = std::int64_t{1} << 53;
 
 void read_tier(JsonReader& r, Tier& out) {
   std::string tier;
-  r.one_of("tier", tier, {"gpu", "dram", "disk", "remote"});
-  if (r.ok() && (tier == "gpu" || tier == "remote"))
-    r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+  r.one_of("tier", tier, {"dram", "disk"});
   if (tier == "dram") out = Tier::kDram;
   if (tier == "disk") out = Tier::kDisk;
 }

@@ -55,9 +55,7 @@ void read_plain_options(JsonReader& r, BatchOptions& out) {
   std::string kv(kv_policy_name(out.kv));
   r.one_of("kv", kv, {"eager", "lazy", "text_only"});
   out.kv = parse_kv_policy(kv).value_or(KvPolicy::kEager);
-  r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
-  if (r.ok() && (tier == "gpu" || tier == "remote"))
-    r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+  r.one_of("tier", tier, {"dram", "disk"});
   r.string("cache_salt", out.cache_salt, 512);
   out.if_exists = parse_if_exists(if_exists).value_or(IfExists::kUpsert);
   out.ttl_anchor = anchor == "last_used" ? TtlAnchor::kLastUsed : TtlAnchor::kCreated;

@@ -180,6 +180,20 @@ TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
   EXPECT_EQ(r.body.find("secret"), std::string::npos);
 }
 
+TEST_F(AppTest, OnlyTiersThatARouteTakesAreNamed) {
+  for (const auto* tier : {"foo", "gpu", "remote"}) {
+    const std::string member = R"("tier":")" + std::string(tier) + "\"";
+    for (const auto& r : {call("POST", "/v1/documents/a/warm", "{" + member + "}"),
+                          call("POST", "/v1/documents", R"({"text":"x",)" + member + "}"),
+                          call("POST", "/v1/admin/cache/evict", "{" + member + "}")}) {
+      EXPECT_EQ(r.status, 400) << r.body;
+      EXPECT_NE(r.body.find("tier is '" + std::string(tier) + "'; use one of: dram, disk\""),
+                std::string::npos)
+          << r.body;
+    }
+  }
+}
+
 TEST_F(AppTest, StoreFailuresHaveTheirFaces) {
   ingest.error = Status::io("disk gone");
   auto r = call("GET", "/v1/documents/a");
