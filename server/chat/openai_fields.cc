@@ -67,7 +67,7 @@ constexpr OpenAiField kFields[] = {
     {"ignore_eos", kBoth, kVL, kDone},
     {"min_tokens", kBoth, kV, kDone},
     {"stop_token_ids", kBoth, kV, kDone, "", "up to 64"},
-    {"allowed_token_ids", kBoth, kV, kDone},
+    {"allowed_token_ids", kBoth, kV, kDone, "", "at least one"},
     {"continue_final_message", kC, kV, kDone, "", "the last message is the assistant's"},
     {"add_generation_prompt", kC, kV, kDone, "", "false: without documents only"},
     {"structured_outputs", kBoth, kV, kDone, "", "`json`, `regex`, `choice`, `grammar`"},

@@ -18,9 +18,10 @@ constexpr std::size_t kMaxBiases = 1024;
 constexpr std::size_t kMaxStopTokens = 64, kMaxAllowedTokens = 65'536;
 
 /// Reads token ids.
-std::vector<std::int32_t> read_ids(JsonReader& r, std::string_view name, std::size_t most) {
+std::vector<std::int32_t> read_ids(JsonReader& r, std::string_view name, std::size_t least,
+                                   std::size_t most) {
   std::vector<std::int32_t> out;
-  const auto* ids = r.array(name, 0, most);
+  const auto* ids = r.array(name, least, most);
   for (std::size_t i = 0; ids && r.ok() && i < ids->size(); ++i) {
     const auto& v = (*ids)[i];
     const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
@@ -41,7 +42,7 @@ void read_stop(JsonReader& r, SamplingOptions& out) {
     for (const auto& s : out.stop)
       if (s.empty() || s.size() > 256) r.fail("stop", "stop strings have 1 to 256 bytes");
   }
-  out.stop_token_ids = read_ids(r, "stop_token_ids", kMaxStopTokens);
+  out.stop_token_ids = read_ids(r, "stop_token_ids", 0, kMaxStopTokens);
 }
 
 /// Reads {"token id": bias}. The engine checks that the model has the tokens.
@@ -182,7 +183,7 @@ void read_sampling(JsonReader& r, SamplingOptions& out) {
   r.boolean("ignore_eos", out.ignore_eos);
   out.repetition_penalty = static_cast<float>(repetition);
   out.min_tokens = static_cast<std::int32_t>(min_tokens);
-  out.allowed_tokens = read_ids(r, "allowed_token_ids", kMaxAllowedTokens);
+  out.allowed_tokens = read_ids(r, "allowed_token_ids", 1, kMaxAllowedTokens);
   read_stop(r, out);
   read_logit_bias(r, out);
   out.top_k = static_cast<std::int32_t>(top_k);

@@ -63,6 +63,17 @@ TEST(OpenAiCodec, ReadsAWholeChat) {
   EXPECT_EQ(q.explain, ExplainLevel::kBlocks);
 }
 
+TEST(OpenAiCodec, NoAllowedTokenAtAllIsRefused) {
+  OpenAiBody b;
+  const auto e = chat(R"({"messages":[{"role":"user","content":"Hi"}],"allowed_token_ids":[]})", b);
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->path, "allowed_token_ids");
+  OpenAiBody absent;
+  EXPECT_FALSE(chat(
+      R"({"messages":[{"role":"user","content":"Hi"}],"allowed_token_ids":null,"stop_token_ids":[]})",
+      absent));
+}
+
 TEST(OpenAiCodec, MembersOfMessagesAreReadOrRefused) {
   const auto second = [](const std::string& members) {
     OpenAiBody b;
