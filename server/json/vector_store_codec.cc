@@ -203,6 +203,10 @@ Result<std::vector<VectorStore>> read_vector_stores(std::string_view text) {
   return out;
 }
 
+bool is_file_purpose(std::string_view purpose) {
+  return purpose == "assistants" || purpose == "user_data";
+}
+
 std::optional<JsonError> read_file_form(std::string_view body, const std::string& boundary,
                                         const std::string& id, DocumentBatch& out) {
   std::string purpose, anchor;
@@ -221,7 +225,7 @@ std::optional<JsonError> read_file_form(std::string_view body, const std::string
       out.documents[0].id = id;
       out.documents[0].text = std::string(part.content);
     } else if (part.name == "purpose") {
-      if (text != "assistants" && text != "user_data")
+      if (!is_file_purpose(text))
         return wrong("purpose is '" + text + "'; use assistants or user_data",
                      "unsupported_parameter");
       purpose = text;

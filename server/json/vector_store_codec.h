@@ -45,6 +45,8 @@ struct StaticChunking {
 };
 /// Reads `chunking_strategy`. `auto` leaves `out` empty: a file stays as it was cut.
 void read_chunking(JsonReader& r, std::optional<StaticChunking>& out);
+/// Returns whether files may be uploaded with this purpose.
+bool is_file_purpose(std::string_view purpose);
 /// Reads `attributes`: up to 16 texts, numbers or truth values.
 void read_attributes(JsonReader& r, boost::json::object& out);
 

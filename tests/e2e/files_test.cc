@@ -47,6 +47,7 @@ TEST_F(FilesTest, AFileIsADocument) {
   (void)send("POST", "documents?wait=true", R"({"id":"plain","text":"A plain document."})");
   EXPECT_EQ(text_at(send("GET", "files/plain"), "filename"), "plain");
   EXPECT_EQ(text_at(send("GET", "files?purpose=assistants&limit=1"), "data.0.id"), id);
+  EXPECT_EQ(text_at(send("GET", "files?purpose=foo", {}, 400), "error.param"), "purpose");
   EXPECT_EQ(text_at(send("DELETE", "files/" + id), "object"), "file");
   EXPECT_EQ(text_at(send("GET", "documents/" + id, {}, 404), "error.code"), "document_not_found");
 }

@@ -132,8 +132,13 @@ void list_files(std::shared_ptr<Call> call) {
   options.limit = static_cast<std::size_t>(list->limit);
   options.descending = list->descending;
   options.with_cache = false;
-  if (const auto* purpose = call->request().param("purpose"))
+  if (const auto* purpose = call->request().param("purpose")) {
+    if (!is_file_purpose(*purpose))
+      return call->fail(make_problem(
+          "unsupported_parameter",
+          "purpose is '" + purpose->substr(0, 64) + "'; use assistants or user_data", "purpose"));
     options.filter.metadata.emplace_back("purpose", *purpose);
+  }
   const auto page = call->services.ingest->documents().list(call->ns, options);
   if (!page.ok()) return call->fail(ingest_problem(page.status()));
   json::array data;
