@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cachestore/catalog/shared_catalog.h"
 #include "engine/api/plan.h"
+#include "ingest/names.h"
 #include "server/json/document_request.h"
 
 namespace quire {
@@ -157,6 +158,15 @@ void post_encoding(std::shared_ptr<Call> call, std::function<void()> work) {
 
 void once_draining(Services& services, std::function<bool()> over, std::function<void()> then) {
   look_for_drain(services, std::move(over), std::move(then), services.draining);
+}
+
+bool check_after(Call& call, const std::string& after) {
+  if (after.empty() || check_document_id(after).ok()) return true;
+  call.fail(make_problem(
+      "invalid_value",
+      "after is '" + after.substr(0, 64) + "', which is no id; give the last_id of the page before",
+      "after"));
+  return false;
 }
 
 bool read_batch_parameters(Call& call, BatchOptions& options, DocumentInput* document) {

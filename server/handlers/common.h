@@ -69,6 +69,10 @@ void post_encoding(std::shared_ptr<Call> call, std::function<void()> work);
 /// Neither may keep alive what waits.
 void once_draining(Services& services, std::function<bool()> over, std::function<void()> then);
 
+/// Fails the call and returns false if `after` of a list of documents can be no document's id. The
+/// id of one that is gone is a place in the order all the same.
+bool check_after(Call& call, const std::string& after);
+
 /// What becomes of texts that are longer than an encoder takes.
 enum class LongTexts : std::uint8_t { kRefuse, kCut };
 /// Makes the reply of the vectors of all inputs.

@@ -209,7 +209,7 @@ void put_document(std::shared_ptr<Call> call) {
 
 void list_documents(std::shared_ptr<Call> call) {
   const auto list = list_query(*call, {"status", "metadata.", "include"});
-  if (!list) return;
+  if (!list || !check_after(*call, list->after)) return;
   DocumentListOptions options;
   options.after = list->after;
   options.limit = to_size(list->limit);

@@ -39,6 +39,11 @@ namespace handlers {
 void list_jobs(std::shared_ptr<Call> call) {
   const auto list = list_query(*call, {"status"});
   if (!list) return;
+  if (!list->after.empty() && !list->after.starts_with("job_"))
+    return call->fail(make_problem("invalid_value",
+                                   "after is '" + list->after.substr(0, 64) +
+                                       "', which is no job; give the last_id of the page before",
+                                   "after"));
   JobListOptions options;
   options.after = list->after;
   options.limit = to_size(list->limit);

@@ -126,7 +126,7 @@ void create_file(std::shared_ptr<Call> call) {
 
 void list_files(std::shared_ptr<Call> call) {
   const auto list = list_query(*call, {"purpose"});
-  if (!list) return;
+  if (!list || !check_after(*call, list->after)) return;
   DocumentListOptions options;
   options.after = list->after;
   options.limit = static_cast<std::size_t>(list->limit);

@@ -447,7 +447,7 @@ void attach_file(std::shared_ptr<Call> call) {
 
 void list_vector_store_files(std::shared_ptr<Call> call) {
   const auto list = list_query(*call, {"filter"});
-  if (!list) return;
+  if (!list || !check_after(*call, list->after)) return;
   const auto store = store_of_path(*call);
   if (!store) return;
   DocumentListOptions options;

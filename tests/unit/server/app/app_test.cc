@@ -180,6 +180,19 @@ TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
   EXPECT_EQ(r.body.find("secret"), std::string::npos);
 }
 
+TEST_F(AppTest, APlaceThatNoListHasIsRefused) {
+  for (const auto* target :
+       {"/v1/documents?after=no%20id", "/v1/files?after=-", "/v1/jobs?after=nope"}) {
+    const auto r = call("GET", target);
+    EXPECT_EQ(r.status, 400) << target;
+    EXPECT_EQ(code_of(r), "invalid_value");
+    EXPECT_NE(r.body.find("\"param\":\"after\""), std::string::npos) << r.body;
+  }
+  // A document that was deleted since is a place all the same.
+  EXPECT_EQ(call("GET", "/v1/documents?after=nope").status, 200);
+  EXPECT_EQ(call("GET", "/v1/jobs?after=job_1").status, 200);
+}
+
 TEST_F(AppTest, OnlyTiersThatARouteTakesAreNamed) {
   for (const auto* tier : {"foo", "gpu", "remote"}) {
     const std::string member = R"("tier":")" + std::string(tier) + "\"";
