@@ -115,7 +115,7 @@ Status mend_manifest(const std::string& root) {
   const auto whole = torn_manifest_end(manifest);
   if (!whole || failed) return {};
   // More than the edit that was being written is lost, which is for the repair.
-  const auto note = ManifestNote::read(root + "/EDITS");
+  const auto note = ManifestNote::read(root + "/EDITS", record_identity(root + "/db"));
   if (note && !note->is_in(name, manifest)) return {};
   const std::string kept = root + "/" + name + ".torn";
   QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -92,13 +93,15 @@ Result<bool> RecordCheck::check_files() const {
 /// tables that they name.
 Status RecordCheck::check_manifest() const {
   // Read before CURRENT, which another process may change to a later one.
-  const auto note = ManifestNote::read(folder_.edits());
+  const auto note = ManifestNote::read(folder_.edits(), record_identity(folder_.db()));
   std::string name = file_bytes(folder_.db() + "/CURRENT");
   name.resize(std::min(name.size(), name.find('\n')));
+  const std::string path = folder_.db() + "/" + name;
+  std::error_code ec;
+  if (!fs::is_regular_file(path, ec)) return {};  // RocksDB says so
   bool failed = false;
-  const std::string manifest = file_bytes(folder_.db() + "/" + name, &failed);
-  if (failed)
-    return Status(Code::kIo, "cannot read '" + folder_.db() + "/" + name + "'", "disk.path");
+  const std::string manifest = file_bytes(path, &failed);
+  if (failed) return Status(Code::kIo, "cannot read '" + path + "'", "disk.path");
   const auto damaged = [&](const char* how) {
     return Status(Code::kCorruption,
                   "the manifest " + name + " of the record in '" + folder_.db() + "' " + how,
@@ -130,20 +133,19 @@ Result<bool> RecordCheck::only_the_end_is_torn(::rocksdb::DBOptions options,
 }
 
 Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& families) {
-  QUIRE_ASSIGN_OR_RETURN(auto gap, find_log_gap(folder_.db()));
+  auto found = find_log_gap(folder_.db());
   // The process that writes may have begun another log meanwhile.
-  if (gap && read_only_) {
-    QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db()));
-  }
-  if (!gap) return {};
+  if (found.ok() && *found && read_only_) found = find_log_gap(folder_.db());
+  if (found.ok() && !*found) return {};
   // Other damage of the log than zeros ends it.
   options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   bool acknowledged = true;
+  std::optional<LogGap> gap;
   std::set<std::uint64_t> behind;  // numbers of writes
   {
     const Onlooker look(options, folder_.db(), families);
     std::uint64_t first_log = 0;
-    // Logs whose changes are in tables may be left over from an earlier crash.
+    // Logs whose changes are in tables may be left over from an earlier crash, and unreadable.
     if (look.db &&
         look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log)) {
       QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db(), first_log));
@@ -156,6 +158,8 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
           ledger.entries(), [&](const auto& entry) { return behind.contains(entry.number); });
       // Those of the gap itself are nowhere, unless later writes have taken their slots.
       acknowledged = acknowledged || ledger.compare(kNumFamilies, look.slots()).count > 0;
+    } else {
+      QUIRE_ASSIGN_OR_RETURN(gap, std::move(found));
     }
   }
   if (acknowledged)

@@ -253,7 +253,7 @@ bool OldRecord::manifest_is_whole() {
   std::string name = file_bytes(folder_.db() + "/CURRENT");
   name.resize(std::min(name.size(), name.find('\n')));
   const std::string manifest = file_bytes(folder_.db() + "/" + name);
-  const auto note = ManifestNote::read(folder_.edits());
+  const auto note = ManifestNote::read(folder_.edits(), record_identity(folder_.db()));
   const bool between = lost_an_edit(manifest);
   if (!between && (!note || note->is_in(name, manifest))) return true;
   report_.may_lack_documents = true;

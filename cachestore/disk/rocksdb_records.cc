@@ -165,7 +165,8 @@ void RecordDatabase::note_manifest() const {
   if (!db_->GetLiveFiles(files, &bytes, /*flush_memtable=*/false).ok()) return;
   const auto file = std::ranges::find_if(
       files, [](const std::string& name) { return name.starts_with("/MANIFEST-"); });
-  if (file != files.end()) ManifestNote{file->substr(1), bytes}.write(folder_.edits());
+  if (file == files.end()) return;
+  ManifestNote{file->substr(1), bytes, record_identity(folder_.db())}.write(folder_.edits());
 }
 
 /// Says how many acknowledged writes the log has lost, if any.
@@ -258,11 +259,11 @@ Status RecordDatabase::reopen() {
   handles_.clear();
   const Status status = open_database(/*read_only=*/false);
   reads_only_ = !status.ok();
+  full_ = status.code() == Code::kResourceExhausted;
   if (status.ok()) {
     log_warning("the record was opened again after an error of the disk", {{"path", folder_.db()}});
     return {};
   }
-  full_ = status.code() == Code::kResourceExhausted;
   log_error("the record cannot be written any more after an error of the disk",
             {{"path", folder_.db()}, {"reason", status.to_string()}});
   handles_.clear();

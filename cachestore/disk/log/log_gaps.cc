@@ -1,6 +1,8 @@
 #include "cachestore/disk/log/log_gaps.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "cachestore/disk/log/folder_files.h"
@@ -29,6 +31,8 @@ Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint6
   std::optional<std::uint64_t> expected;
   for (const auto& [number, path] : logs) {
     if (number < first_log) continue;
+    std::error_code ec;
+    if (!std::filesystem::is_regular_file(path, ec)) continue;  // RocksDB says so
     bool failed = false;
     LogRecords found = log_records(file_bytes(path.string(), &failed));
     if (failed)

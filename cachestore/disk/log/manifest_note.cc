@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -33,8 +34,14 @@ std::string checksum_of(std::string_view text) {
 
 }  // namespace
 
+std::string record_identity(const std::string& db) {
+  std::string id = file_bytes(db + "/IDENTITY");
+  id.resize(std::min(id.size(), id.find_first_of(" \n")));
+  return id;
+}
+
 std::string ManifestNote::text() const {
-  const std::string noted = manifest + " " + std::to_string(bytes) + " ";
+  const std::string noted = manifest + " " + std::to_string(bytes) + " " + record + " ";
   return noted + checksum_of(noted) + "\n";
 }
 
@@ -42,16 +49,21 @@ std::optional<ManifestNote> ManifestNote::parse(std::string_view text) {
   const auto name_end = text.find(' ');
   if (name_end == text.npos) return std::nullopt;
   ManifestNote note{std::string(text.substr(0, name_end))};
-  const auto error =
-      std::from_chars(text.data() + name_end + 1, text.data() + text.size(), note.bytes).ec;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data() + name_end + 1, end, note.bytes);
+  if (at != end) {
+    const auto begin = static_cast<std::size_t>(at - text.data()) + 1;
+    note.record = text.substr(begin, std::min(text.find(' ', begin), text.size()) - begin);
+  }
   // The checksum is compared with the rest.
   if (error != std::errc() || !number_of(note.manifest) || !text.starts_with(note.text()))
     return std::nullopt;
   return note;
 }
 
-std::optional<ManifestNote> ManifestNote::read(const std::string& path) {
-  return parse(file_bytes(path));
+std::optional<ManifestNote> ManifestNote::read(const std::string& path, std::string_view record) {
+  auto note = parse(file_bytes(path));
+  return note && note->record == record ? note : std::nullopt;
 }
 
 void ManifestNote::write(const std::string& path) const {

@@ -9,18 +9,22 @@
 
 namespace quire {
 
-/// A line of a file beside the record: name, length and a checksum. It is written once the edits
-/// are on stable storage, and is not synchronized: after a loss of power it may know less than the
-/// manifest has, never more.
+/// Returns the name that RocksDB has given a database, in db/IDENTITY; empty: it has none.
+std::string record_identity(const std::string& db);
+
+/// A line of a file beside the record: name, length, the record's identity and a checksum. It is
+/// written once the edits are on stable storage, and is not synchronized: after a loss of power it
+/// may know less than the manifest has, never more.
 struct ManifestNote {
   std::string manifest;     ///< name of the file
   std::uint64_t bytes = 0;  ///< its length, with whole edits to the end
+  std::string record = {};  ///< record_identity()
 
   std::string text() const;
   /// Returns nothing for what text() did not make. What follows the line does not count.
   static std::optional<ManifestNote> parse(std::string_view text);
-  /// Reads a note; none: there is none, or it is damaged.
-  static std::optional<ManifestNote> read(const std::string& path);
+  /// Reads a note; none: there is none, it is damaged, or it is of another record.
+  static std::optional<ManifestNote> read(const std::string& path, std::string_view record);
   /// Writes it over an older one. A failure is ignored: the next start only knows less.
   void write(const std::string& path) const;
 

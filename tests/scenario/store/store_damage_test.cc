@@ -13,6 +13,7 @@
 #include "base/index.h"
 #include "cachestore/disk/backup.h"
 #include "cachestore/disk/log/log_pieces.h"
+#include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/catalog_keys.h"
@@ -404,6 +405,34 @@ TEST_F(StoreDamage, AManifestThatLostItsLastEditsIsNoticedWhateverWasWrittenLate
       EXPECT_OK(open());
     }
   }
+}
+
+TEST_F(StoreDamage, ANoteOfAnotherRecordsManifestCountsForNothing) {
+  write_documents(/*crash=*/true, 0, 8);
+  // A repair by a program that does not know the note leaves it beside the new record.
+  ManifestNote{"MANIFEST-999999", 1'000'000, "another"}.write(options.path + "/EDITS");
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 8u);
+  store->reset();
+  ManifestNote{"MANIFEST-999999", 1'000'000, record_identity(options.path + "/db")}.write(
+      options.path + "/EDITS");
+  EXPECT_EQ(open().code(), Code::kCorruption);
+}
+
+TEST_F(StoreDamage, AManifestThatIsNoFileIsDamage) {
+  write_documents(/*crash=*/false, 0, 8);
+  fs::remove(options.path + "/SEAL");
+  const std::string db = options.path + "/db/", current = read(db + "CURRENT");
+  const std::string manifest = db + current.substr(0, current.find('\n'));
+  fs::copy_file(manifest, db + "MANIFEST-000999");
+  fs::resize_file(db + "CURRENT", 0);  // which of the two it was nobody knows
+  EXPECT_EQ(open().code(), Code::kCorruption);
+  fs::remove(db + "MANIFEST-000999");
+  write(db + "CURRENT", current);
+  fs::remove(manifest);
+  fs::create_directory(manifest);
+  EXPECT_EQ(open().code(), Code::kCorruption);
 }
 
 TEST_F(StoreDamage, ACrashLosesNothing) {

@@ -14,17 +14,25 @@ namespace {
 TEST(ManifestNote, IsReadAsItWasWritten) {
   test::TempFolder folder;
   const std::string path = folder.path("EDITS");
-  EXPECT_FALSE(ManifestNote::read(path));
-  ManifestNote{"MANIFEST-000123", 1'234'567}.write(path);
-  ManifestNote{"MANIFEST-000124", 89}.write(path);  // over a longer one
-  const auto note = ManifestNote::read(path);
+  EXPECT_FALSE(ManifestNote::read(path, "id"));
+  ManifestNote{"MANIFEST-000123", 1'234'567, "id"}.write(path);
+  ManifestNote{"MANIFEST-000124", 89, "id"}.write(path);  // over a longer one
+  const auto note = ManifestNote::read(path, "id");
   ASSERT_TRUE(note);
   EXPECT_EQ(note->manifest, "MANIFEST-000124");
   EXPECT_EQ(note->bytes, 89u);
+  EXPECT_FALSE(ManifestNote::read(path, "another")) << "it is of another record";
+}
+
+TEST(ManifestNote, ARecordIsCalledWhatItsDatabaseSays) {
+  test::TempFolder folder;
+  EXPECT_EQ(record_identity(folder.path("none")), "");
+  std::ofstream(folder.path("IDENTITY")) << "f00d-cafe\n";
+  EXPECT_EQ(record_identity(folder.path("")), "f00d-cafe");
 }
 
 TEST(ManifestNote, DamageMakesItNone) {
-  const std::string text = ManifestNote{"MANIFEST-000123", 4567}.text();
+  const std::string text = ManifestNote{"MANIFEST-000123", 4567, "id"}.text();
   ASSERT_TRUE(ManifestNote::parse(text));
   for (std::size_t at = 0; at + 1 < text.size(); ++at) {
     std::string damaged = text;
