@@ -107,7 +107,12 @@ void StoreImpl::settle(std::string_view ns, std::string_view id) {
     if (it == doubts_.end()) return;
     counted = it->second.counted;
   }
-  if (!disk_->recover().ok()) return;
+  if (const Status recovered = disk_->recover(); !recovered.ok()) {
+    const std::lock_guard lock(mu_);
+    if (const auto it = doubts_.find(key); it != doubts_.end())
+      it->second.disk_full = recovered.code() == Code::kResourceExhausted;
+    return;
+  }
   const auto head = read_stored_head(ns, id);
   if (!head.ok() && head.code() != Code::kNotFound && head.code() != Code::kCorruption) return;
   const bool same = head.code() == Code::kCorruption ||  // it stays counted until it is replaced

@@ -354,9 +354,10 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
     bool may_wait;
     {
       std::unique_lock lock(mu_);
-      may_wait = reaping_ > 0;
+      may_wait = !reaping_.empty();
       if (may_wait)
-        changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return reaping_ == 0; });
+        changed_.wait_for(lock, std::chrono::milliseconds(200),
+                          [this] { return reaping_.empty(); });
     }
     if (may_wait && ++waits < 100) continue;
     // Bytes of deleted segments that a file system without holes keeps until a file is rewritten.
@@ -382,11 +383,22 @@ void StoreImpl::release(std::uint64_t bytes) {
   ++release_epoch_;
 }
 
-std::size_t StoreImpl::reap() {
+StoreImpl::Reaping::Reaping(StoreImpl& store) : store_(store) {
+  const std::lock_guard lock(store_.mu_);
+  number_ = ++store_.last_reaping_;
+  store_.reaping_.insert(number_);
+}
+
+StoreImpl::Reaping::~Reaping() {
   {
-    std::lock_guard lock(mu_);
-    ++reaping_;
+    const std::lock_guard lock(store_.mu_);
+    store_.reaping_.erase(number_);
   }
+  store_.changed_.notify_all();
+}
+
+std::size_t StoreImpl::reap() {
+  std::optional<Reaping> reaping(std::in_place, *this);
   const auto items = segments_->take_reapable();
   std::vector<RecordWrite> records;
   std::vector<std::string> removals(items.size());  // empty: the shared tiers keep it
@@ -436,11 +448,7 @@ std::size_t StoreImpl::reap() {
       remove_shared(remote_->removal_of(*item.info), std::move(removals[i]));
   }
   remove_evicted(evicted);  // what was deleted between its eviction and the record of that
-  {
-    std::lock_guard lock(mu_);
-    --reaping_;
-  }
-  changed_.notify_all();
+  reaping.reset();
   if (!items.empty()) move_in_background();
   return items.size();
 }
@@ -448,7 +456,8 @@ std::size_t StoreImpl::reap() {
 std::size_t StoreImpl::reap_all() {
   const std::size_t freed = reap();
   std::unique_lock lock(mu_);
-  changed_.wait(lock, [this] { return reaping_ == 0; });
+  const std::uint64_t before = last_reaping_;
+  changed_.wait(lock, [&] { return reaping_.empty() || *reaping_.begin() > before; });
   return freed;
 }
 

@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <semaphore>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -268,6 +270,18 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// Finds room within the budget. `may_move` is false for a caller that moves segments itself.
   Result<Reservation> reserve(std::uint64_t bytes, std::string_view what, bool may_move = true);
   void release(std::uint64_t bytes);
+  /// A thread that frees segments, while the object lives.
+  class Reaping {
+   public:
+    explicit Reaping(StoreImpl& store);
+    ~Reaping();
+    Reaping(const Reaping&) = delete;
+    Reaping& operator=(const Reaping&) = delete;
+
+   private:
+    StoreImpl& store_;
+    std::uint64_t number_ = 0;
+  };
   std::size_t reap();
   /// The same, and waits until other threads that began before have freed and counted theirs.
   std::size_t reap_all();
@@ -473,10 +487,11 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   bool doubts_lost_ = false;    // there were too many, and that was said; guarded by mu_
   bool flushing_uses_ = false;  // guarded by mu_
   std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;  // guarded by mu_
-  int reaping_ = 0;                                       // guarded by mu_
-  bool moving_ = false;   // a background move is queued or runs; guarded by mu_
-  bool indexed_ = false;  // the index of documents is complete; set by recover()
-  std::mutex move_mu_;    // held while segments are moved
+  std::uint64_t last_reaping_ = 0;                        // guarded by mu_
+  std::set<std::uint64_t> reaping_;  // numbers of those under way; guarded by mu_
+  bool moving_ = false;              // a background move is queued or runs; guarded by mu_
+  bool indexed_ = false;             // the index of documents is complete; set by recover()
+  std::mutex move_mu_;               // held while segments are moved
 
   std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0},
       evicted_bytes_{0}, freed_delete_{0}, quarantined_{0}, documents_expired_{0},
