@@ -236,7 +236,7 @@ std::string App::likely_path(std::vector<std::string> path) const {
   const auto match = routes_.match("GET", path);
   if (!match.route && match.allowed.empty()) return {};
   std::string text;
-  for (const std::string& segment : path) text += "/" + segment;
+  for (const std::string& segment : path) text += "/" + percent_encode(segment);
   return "; did you mean " + text.substr(0, 256) + "?";
 }
 

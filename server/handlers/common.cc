@@ -61,11 +61,12 @@ std::optional<Problem> window_problem(const Status& status, std::string_view sub
                                       std::string_view advice) {
   const auto window = parse_window_exceeded(status);
   if (!window) return std::nullopt;
-  Problem p = make_problem("context_length_exceeded",
-                           std::string(subject) + " has " + std::to_string(window->actual) +
-                               " tokens, and the window (model.max_model_len) takes " +
-                               std::to_string(window->limit) + "; " + std::string(advice),
-                           status.field());
+  Problem p = make_problem(
+      "context_length_exceeded",
+      std::string(subject) + " has " + std::to_string(window->actual) +
+          " tokens, and the window (the model's own, or model.max_model_len) takes " +
+          std::to_string(window->limit) + "; " + std::string(advice),
+      status.field());
   p.extra["limit"] = window->limit;
   p.extra["actual"] = window->actual;
   return p;

@@ -180,7 +180,7 @@ std::optional<Problem> check_lengths(const QueryBody& body, const Engine& engine
     const auto excess = bound.add(text);
     if (!excess) return std::nullopt;
     return too_long_problem(*excess, subject,
-                            "the window (model.max_model_len) takes no more; "
+                            "the window (the model's own, or model.max_model_len) takes no more; "
                             "send a shorter text, or store it as a document",
                             param);
   };

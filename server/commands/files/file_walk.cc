@@ -80,7 +80,8 @@ class Walker {
     struct stat info;
     if (::stat(file.path.c_str(), &info) != 0) {
       // What a link names, or what was there a moment ago, may be gone.
-      out_.skipped.push_back({file.path.string(), std::strerror(errno), errno != ENOENT});
+      out_.skipped.push_back({file.path.string(), std::strerror(errno),
+                              errno != ENOENT && errno != ELOOP && errno != ENOTDIR});
       return;
     }
     if (!S_ISREG(info.st_mode)) {
@@ -103,13 +104,9 @@ class Walker {
       return;
     }
     for (; entries != fs::directory_iterator(); entries.increment(error)) {
-      if (error) {
-        out_.skipped.push_back({folder.string(), error.message(), true});
-        return;
-      }
       const fs::path path = entries->path();
       const std::string plain = path.filename().string();
-      if (plain.starts_with('.')) continue;
+      if (plain.starts_with('.') || plain.starts_with("~$")) continue;  // open in an office program
       const std::string name = below.empty() ? plain : below + "/" + plain;
       std::error_code ignored;
       if (entries->is_directory(ignored)) {
@@ -121,6 +118,8 @@ class Walker {
         take({path, root, name, 0, 0, false});
       }
     }
+    // An increment that fails is the end.
+    if (error) out_.skipped.push_back({folder.string(), error.message(), true});
   }
 
   /// The part before the first component with a pattern is the root.

@@ -9,6 +9,7 @@
 
 #include "server/commands/files/estimate.h"
 #include "server/commands/files/glob.h"
+#include "tests/support/harness/failing_folders.h"
 
 namespace quire {
 namespace {
@@ -71,6 +72,30 @@ TEST_F(FileWalkTest, AFolderMeansAllBelowItButHiddenFilesAndLoops) {
   ASSERT_EQ(walk->skipped.size(), 1u);
   EXPECT_THAT(walk->skipped[0].path, HasSubstr("loop"));
   EXPECT_FALSE(walk->skipped[0].unreadable);
+}
+
+TEST_F(FileWalkTest, WhatAnOfficeProgramLaysBesideAnOpenFileIsLeftOut) {
+  std::ofstream(folder_ / "~$plan.xlsx") << "who has it open";
+  fs::create_symlink("circle", folder_ / "circle");
+  fs::create_symlink("a.md/b", folder_ / "nowhere");
+  const auto walk = find_files({folder_.string()}, {});
+  EXPECT_THAT(names(walk), ElementsAre("a.md", "sub/b.txt", "sub/deep/a.md"));
+  for (const auto& skipped : walk->skipped)
+    EXPECT_FALSE(skipped.unreadable) << skipped.path << ": " << skipped.reason;
+}
+
+TEST_F(FileWalkTest, AFolderWhoseDiskFailsHalfWayIsUnreadable) {
+  bool told = false;
+  for (int n = 0;; ++n) {
+    test::FailingFolder failing(n);
+    const auto walk = find_files({folder_.string()}, {});
+    if (!failing.has_failed()) break;
+    if (!walk.ok()) continue;
+    told = true;
+    ASSERT_FALSE(walk->skipped.empty()) << n;
+    EXPECT_TRUE(walk->skipped.front().unreadable) << n;
+  }
+  EXPECT_TRUE(told);
 }
 
 TEST_F(FileWalkTest, AFolderThatCannotBeReadIsToldFromOneThatIsLeftOut) {
