@@ -98,8 +98,9 @@ class ChatQuire(Connection, BaseChatModel):
     and the question asked again."""
     refresh_documents: bool = False
     """Whether documents given whole are posted before each question, for stores whose texts change
-    under their ids. Equal content costs a request and no computing. Without it an id stands for
-    the text that was cached under it."""
+    under their ids. Equal content costs a request and no computing. Title and metadata become
+    those of the document at hand. Without it an id stands for the text that was cached under
+    it."""
 
     # ---- what LangChain asks for
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import date, time
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from langchain_core.documents import Document
@@ -167,12 +167,13 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None  # NaN is how tables write a missing value
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Integral):  # of numpy
         return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return number if math.isfinite(number) else None  # NaN: a missing value of a table
     if isinstance(value, (date, time)):
         return value.isoformat()
     return str(value)
