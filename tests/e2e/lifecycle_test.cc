@@ -78,7 +78,7 @@ TEST(Lifecycle, DrainingRefusesNewWorkOnOpenConnections) {
 
 TEST(Lifecycle, AStopDoesNotWaitForTheEventsOfAJob) {
   TempFolder folder;
-  std::ofstream(folder.path() / "long.txt") << sample_text(1, 150'000);
+  std::ofstream(folder.path() / "long.txt") << sample_text(1, 400'000);
   ServiceProcess service;
   service.start(folder.path() / "store", {"--server.drain_seconds=300"});
   auto ingest = std::async(std::launch::async, [&] {
