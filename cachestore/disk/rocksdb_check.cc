@@ -98,7 +98,10 @@ Status RecordCheck::check_manifest() const {
   name.resize(std::min(name.size(), name.find('\n')));
   const std::string path = folder_.db() + "/" + name;
   std::error_code ec;
-  if (!fs::is_regular_file(path, ec)) return {};  // RocksDB says so
+  if (!fs::is_regular_file(path, ec)) {
+    if (!ec || ec == std::errc::no_such_file_or_directory) return {};  // RocksDB says so
+    return Status(Code::kIo, "cannot read '" + path + "': " + ec.message(), "disk.path");
+  }
   bool failed = false;
   const std::string manifest = file_bytes(path, &failed);
   if (failed) return Status(Code::kIo, "cannot read '" + path + "'", "disk.path");

@@ -32,7 +32,11 @@ Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint6
   for (const auto& [number, path] : logs) {
     if (number < first_log) continue;
     std::error_code ec;
-    if (!std::filesystem::is_regular_file(path, ec)) continue;  // RocksDB says so
+    if (!std::filesystem::is_regular_file(path, ec)) {
+      if (!ec || ec == std::errc::no_such_file_or_directory) continue;  // RocksDB says so
+      return Status(Code::kIo, "cannot read the log '" + path.string() + "': " + ec.message(),
+                    "disk.path");
+    }
     bool failed = false;
     LogRecords found = log_records(file_bytes(path.string(), &failed));
     if (failed)
