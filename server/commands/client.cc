@@ -73,7 +73,9 @@ std::string printable(std::string_view text, bool lines) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
-    if (c == '\n' || c == '\t' || (c == '\r' && next == '\n')) {
+    if (c == '\r') {  // before a line end, which may come with the next piece, or alone
+      if (!lines) out += ' ';
+    } else if (c == '\n' || c == '\t') {
       out += lines ? text[i] : ' ';
     } else if (c < 0x20 || c == 0x7F) {
       out += kReplacement;

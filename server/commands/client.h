@@ -37,8 +37,8 @@ Result<boost::json::value> client_json(const ClientFlags& flags, ClientRequest r
 Status error_of(const HttpResponse& response);
 
 /// Returns a text of a document or a model, in UTF-8, as a terminal may show it: with U+FFFD in
-/// place of control characters, which could drive the terminal. Line ends and tabs stay with
-/// `lines`, and are spaces without.
+/// place of control characters, which could drive the terminal. Line ends (as "\n") and tabs stay
+/// with `lines`, and are spaces without.
 std::string printable(std::string_view text, bool lines);
 
 }  // namespace quire

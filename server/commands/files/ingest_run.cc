@@ -86,9 +86,16 @@ void IngestRun::say(Fate fate, const std::string& name, const std::string& detai
 }
 
 void IngestRun::cancel(const std::string& unit, const std::string& name, const std::string& why) {
+  if (!interrupt_.requested()) return say(Fate::kCancelled, name, why);  // somebody else did
   Cancelled& c = cancelled_[{unit, why}];
   if (c.number++ == 0) c.name = name;
 }
+
+/// Tells what was cancelled also where a pass ends in an error.
+struct IngestRun::TellsCancelled {
+  IngestRun& run;
+  ~TellsCancelled() { run.tell_cancelled(); }
+};
 
 void IngestRun::tell_cancelled() {
   for (const auto& [key, c] : std::exchange(cancelled_, {})) {
@@ -489,6 +496,7 @@ void IngestRun::begin_pass() {
 
 Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
   begin_pass();
+  const TellsCancelled always{*this};
   started_ = std::chrono::steady_clock::now();
   bytes_done_ = bytes_sending_ = bytes_total_ = 0;
   QUIRE_RETURN_IF_ERROR(look_up(walk));
@@ -544,6 +552,7 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
 
 Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
   begin_pass();
+  const TellsCancelled always{*this};
   // The person's own program asks, so no host is forbidden to it.
   hub::FetchRules rules;
   rules.private_addresses = true;
@@ -565,6 +574,7 @@ Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
 
 Result<IngestCounts> IngestRun::pass_stdin(std::string_view bytes) {
   begin_pass();
+  const TellsCancelled always{*this};
   const FoundFile file{flags_.stdin_name, {}, flags_.stdin_name, bytes.size(), 0, true};
   QUIRE_RETURN_IF_ERROR(take(file, read_documents_of(reader_, bytes, file, flags_.encoding)));
   QUIRE_RETURN_IF_ERROR(send_pending(true));

@@ -74,10 +74,12 @@ class IngestRun {
   };
 
   void say(Fate fate, const std::string& name, const std::string& detail);
-  /// Notes what Ctrl-C came before; tell_cancelled() says it.
+  /// Notes what Ctrl-C came before; tell_cancelled() says it. What somebody else cancelled is said
+  /// by name at once.
   void cancel(const std::string& unit, const std::string& name, const std::string& why);
   /// Says what was cancelled: by name where it is one, else how many there are.
   void tell_cancelled();
+  struct TellsCancelled;
   /// Learns which documents the service has of these files.
   Status look_up(const FileWalk& walk);
   void remember(StoredFile stored);

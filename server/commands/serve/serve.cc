@@ -90,7 +90,7 @@ int serve(const ServeFlags& flags) {
     (void)cannot_start(log, s);
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
-  SecondSignal ending;
+  SecondSignal ending;  // signals count when they are taken, which a reload may delay
   int signal = 0;
   // reload() has logged any error.
   while ((signal = signals.next()) == SIGHUP) (void)service.reload();
