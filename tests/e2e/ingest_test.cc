@@ -504,7 +504,7 @@ TEST_F(Ingest, AFileIsUnchangedOnceAllOfItIsThere) {
 
 TEST_F(Ingest, AnInterruptCancelsTheJobAndSaysSo) {
   for (unsigned i = 0; i < 12; ++i)
-    write("long" + std::to_string(i) + ".txt", sample_text(40 + i, 4000));
+    write("long" + std::to_string(i) + ".txt", sample_text(40 + i, 20'000));
   // It signals the group as well, so that the signal comes twice.
   const auto r = run_process({"/bin/sh", "-c",
                               "exec timeout --preserve-status -s INT 3 \"$0\" \"$@\"", QUIRE_BINARY,
@@ -520,7 +520,7 @@ TEST_F(Ingest, AnInterruptSaysWithANumberHowManyDocumentsItCancels) {
   std::string lines;
   for (unsigned i = 0; i < 400; ++i)
     lines += R"({"id":"many-)" + std::to_string(i) + R"(","text":)" +
-             quoted(sample_text(400 + i, 500)) + "}\n";
+             quoted(sample_text(400 + i, 1000)) + "}\n";
   const fs::path file = write("many.jsonl", lines);
   const auto r = run_process(
       {"/bin/sh", "-c", "exec timeout --preserve-status -s INT 3 \"$0\" \"$@\"", QUIRE_BINARY,

@@ -113,7 +113,7 @@ TEST(Lifecycle, AStopDoesNotWaitForAPostThatWaits) {
   LoopbackClient client(service.port());
   ASSERT_TRUE(
       client.send(http_post("/v1/documents?wait=true",
-                            R"({"id":"long","text":)" + quoted(sample_text(1, 150'000)) + "}")));
+                            R"({"id":"long","text":)" + quoted(sample_text(1, 400'000)) + "}")));
   EXPECT_TRUE(soon([&] {
     return !at(service.json("GET", "/v1/jobs?status=running"), "data").as_array().empty();
   }));

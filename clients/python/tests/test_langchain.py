@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,7 +96,8 @@ def test_documents_of_other_stores_keep_ids_and_metadata_that_quire_does_not_tak
     document = Document(
         id="docs/varo.md#3",
         page_content="The Varo company is led by Mira Tolen.",
-        metadata={"made": made, "path": Path("docs"), "score": float("nan"), "page": 3},
+        metadata={"made": made, "path": Path("docs"), "score": float("nan"), "page": 3}
+        | {"half": Fraction(1, 2), "huge": Fraction(10**400)},
     )
     for _ in range(2):
         assert llm.invoke("Who leads the Varo company?", documents=[document]).content
@@ -106,6 +108,8 @@ def test_documents_of_other_stores_keep_ids_and_metadata_that_quire_does_not_tak
         "path": "docs",
         "score": None,
         "page": 3,
+        "half": 0.5,
+        "huge": str(10**400),
     }
 
 

@@ -172,7 +172,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Integral):  # of numpy
         return int(value)
     if isinstance(value, Real):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            return str(value)
         return number if math.isfinite(number) else None  # NaN: a missing value of a table
     if isinstance(value, (date, time)):
         return value.isoformat()
