@@ -7,6 +7,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "tests/support/service_process.h"
+#include "tests/support/soon.h"
 
 namespace quire::testing {
 namespace {
