@@ -168,7 +168,7 @@ class MemoryTier final : public DiskTier {
     }
     return out;
   }
-  Status recover() override { return d_->undecided ? Status::io("injected") : Status(); }
+  Status recover() override { return d_->undecided ? d_->full : Status(); }
   DiskUsage usage() override {
     std::lock_guard lock(d_->mu);
     DiskUsage u;
