@@ -73,7 +73,7 @@ TEST_F(AppTest, APathWithoutItsPrefixOrWithTwoNamesTheOneThatIsThere) {
             "there is no /chat/completions; did you mean /v1/chat/completions?");
   EXPECT_EQ(message("GET", "/v1/v1/documents/a"),
             "there is no /v1/v1/documents/a; did you mean /v1/documents/a?");
-  EXPECT_EQ(message("GET", "/jobs/a%2Fb"), "there is no /jobs/a%2Fb; did you mean /v1/jobs/a%2Fb?");
+  EXPECT_EQ(message("GET", "/jobs/a%2Fb"), "there is no /jobs/a/b; did you mean /v1/jobs/a%2Fb?");
   EXPECT_EQ(message("GET", "/v1/nothing"), "there is no /v1/nothing");
   EXPECT_EQ(message("GET", "/nothing"), "there is no /nothing");
 }
