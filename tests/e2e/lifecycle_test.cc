@@ -44,15 +44,20 @@ TEST(StoreFiles, OnlyTheServicesUserCanReadThem) {
   EXPECT_EQ(service.stop(), 0);
 }
 
+/// Asks for an answer of 400 tokens and returns once it streams.
+void begin_long_answer(LoopbackClient& c) {
+  ASSERT_TRUE(c.send(http_post(
+      "/v1/query",
+      R"({"query":"q","max_tokens":400,"temperature":1.5,"seed":3,"stream":true,"stop":[]})")));
+  ASSERT_NE(c.read_until("event: ").find("event: plan"), std::string::npos);
+}
+
 TEST(Lifecycle, TermLetsARunningAnswerFinish) {
   TempFolder folder;
   ServiceProcess service;
   service.start(folder.path() / "store");
   LoopbackClient c(service.port());
-  ASSERT_TRUE(c.send(http_post(
-      "/v1/query",
-      R"({"query":"q","max_tokens":400,"temperature":1.5,"seed":3,"stream":true,"stop":[]})")));
-  ASSERT_NE(c.read_until("event: ").find("event: plan"), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(begin_long_answer(c));
   service.signal(SIGTERM);
   const std::string rest = c.read_until("event: done");
   EXPECT_NE(rest.find("event: done"), std::string::npos) << rest;
@@ -149,10 +154,7 @@ TEST(Lifecycle, ASignalThatIsSentTwiceLetsARunningAnswerFinish) {
   ServiceProcess service;
   service.start(folder.path() / "store");
   LoopbackClient c(service.port());
-  ASSERT_TRUE(c.send(http_post(
-      "/v1/query",
-      R"({"query":"q","max_tokens":400,"temperature":1.5,"seed":3,"stream":true,"stop":[]})")));
-  ASSERT_NE(c.read_until("event: ").find("event: plan"), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(begin_long_answer(c));
   service.signal(SIGTERM);
   ASSERT_TRUE(service.wait_for_log("\"draining\""));
   service.signal(SIGTERM);
