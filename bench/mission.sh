@@ -84,9 +84,17 @@ collect() {
     jq --argjson layers "${name#*:}" '{layers: $layers, report: .}' "$work/${name%:*}.json"
   done | jq -s .
 }
+# builds NAME...: how many rows of these reports each build measured.
+builds() {
+  for name in "$@"; do tail -n +2 "$work/$name.json.state" | jq -r '.build // empty'; done |
+    sort | uniq -c | jq -Rn '[inputs | capture("^ *(?<rows>[0-9]+) (?<build>.*)$")
+      | {(.build): (.rows | tonumber)}] | add'
+}
 jq -n --slurpfile a <(collect draft30:30 draft20:20 draft10:10) \
   --slurpfile b <(collect draft30.spans:30) \
+  --slurpfile builds <(builds draft30 draft30.spans draft20 draft10) \
   --argjson others "$others" "
   def rows(files): files as \$files | $rows;
-  {settings: (\$a[0][0].report | .settings + {model: .model, suite: .suite, others: \$others}),
+  {settings: (\$a[0][0].report | .settings
+     + {builds: \$builds[0], model: .model, suite: .suite, others: \$others}),
    rows: ([rows(\$a[0])[] | {part: \"answers\"} + .] + [rows(\$b[0])[] | {part: \"spans\"} + .])}"
