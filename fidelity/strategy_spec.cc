@@ -35,10 +35,12 @@ Status set(std::string_view spec, const std::string& key, const std::string& val
       cache.positions = PositionMode::kGlobal;
     else if (value == "naive")
       cache.positions = PositionMode::kLocalNaive;
+    else if (value == "parallel")
+      cache.positions = PositionMode::kParallel;
     else if (value == "compact")
       cache.positions = PositionMode::kCompact;
     else
-      return bad(spec, "positions is '" + value + "'; use aligned, naive or compact");
+      return bad(spec, "positions is '" + value + "'; use aligned, naive, parallel or compact");
   } else if (key == "keep_ratio") {
     return set_ratio(spec, key, value, cache.keep_ratio);
   } else if (key == "recompute_ratio") {

@@ -22,7 +22,7 @@ struct StrategySpec {
   bool auto_applies() const;
 };
 
-/// Parses NAME or NAME:key=value,key=value. Keys: positions (aligned, naive or compact),
+/// Parses NAME or NAME:key=value,key=value. Keys: positions (aligned, naive, parallel or compact),
 /// keep_ratio, recompute_ratio, compress, decode, prompt_compression, dedupe (on, off).
 /// prompt_compression.KEY is a setting of the prompt's compression; any other key is an option of
 /// the strategy's plugs. Errors: kInvalidArgument, field "strategies".

@@ -19,7 +19,10 @@ namespace quire {
 enum class PositionMode : std::uint8_t {
   kGlobal,      ///< offset in the full concatenation, even if blocks before it are dropped
   kCompact,     ///< rank among kept tokens; used only if the concatenation exceeds the window
-  kLocalNaive,  ///< every document at 0..n-1; only reproduces the weak Reuse baseline
+  kLocalNaive,  ///< every context at 0..n-1, the question where the concatenation has it
+  /// Every document right behind the prefix, the question right behind the longest one, as in
+  /// Parallel Context Windows (Ratner et al., arXiv 2212.10947).
+  kParallel,
 };
 
 /// Holds the cache options of a request. "auto" lets the service decide.

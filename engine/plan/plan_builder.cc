@@ -186,13 +186,19 @@ std::vector<bool> kept_in(const Selection& selection, std::int32_t context, std:
   return out;
 }
 
+/// Chunks of one document follow each other in the prompt, by ascending number.
+bool begins_document(const PlannedContext& before, const PlannedContext& context) {
+  return context.document_id != before.document_id || context.chunk <= before.chunk;
+}
+
 void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
   Plan& plan = qp.plan;
   Execution& execution = qp.execution;
-  std::int64_t rank = plan.prefix_tokens;
+  std::int64_t rank = plan.prefix_tokens, longest_end = plan.prefix_tokens, document = 0;
   for (std::size_t i = 0; i < execution.work.size(); ++i) {
     PlannedContext& c = plan.contexts[i];
     ContextWork& w = execution.work[i];
+    if (i == 0 || begins_document(plan.contexts[i - 1], c)) document = c.offset;
     w.block_position.assign(c.blocks.size(), -1);
     c.kept_in.clear();
     if (w.source == ContextSource::kNothing) continue;
@@ -219,12 +225,20 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
         case PositionMode::kLocalNaive:
           w.block_position[b] = static_cast<std::int32_t>(count_of(facts.ingest_prefix) + local);
           break;
+        case PositionMode::kParallel: {
+          const std::int64_t position = plan.prefix_tokens + c.offset - document + local;
+          w.block_position[b] = static_cast<std::int32_t>(position);
+          longest_end = std::max(longest_end, position + block.num_tokens);
+          break;
+        }
       }
       rank += block.num_tokens;
     }
   }
-  execution.suffix_position = static_cast<std::int32_t>(
-      plan.positions == PositionMode::kCompact ? rank : execution.end_of_documents);
+  std::int64_t behind = execution.end_of_documents;
+  if (plan.positions == PositionMode::kCompact) behind = rank;
+  if (plan.positions == PositionMode::kParallel) behind = longest_end;
+  execution.suffix_position = static_cast<std::int32_t>(behind);
 }
 
 Status check_window(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp) {

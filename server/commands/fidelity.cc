@@ -543,8 +543,8 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
                 "encyclopedia, ruler@TOKENS (13 tasks of that length), or a file")
       ->capture_default_str();
   c->add_option("--strategies", f->strategies,
-                "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), "
-                "keep_ratio, recompute_ratio, compress, decode, prompt_compression, "
+                "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive, "
+                "parallel), keep_ratio, recompute_ratio, compress, decode, prompt_compression, "
                 "prompt_compression.SETTING, or an option of the strategy")
       ->capture_default_str();
   c->add_option("-n,--limit", f->limit, "Questions of each kind, at most; 0: all")

@@ -145,10 +145,11 @@ void read_cache(JsonReader& parent, CacheOptions& out) {
   r.boolean("write", out.write);
   r.boolean("dedupe", out.dedupe);
   if (r.has("positions")) {
-    r.one_of("positions", positions, {"global", "aligned", "compact", "naive"});
+    r.one_of("positions", positions, {"global", "aligned", "compact", "naive", "parallel"});
     if (positions == "global" || positions == "aligned") out.positions = PositionMode::kGlobal;
     if (positions == "compact") out.positions = PositionMode::kCompact;
     if (positions == "naive") out.positions = PositionMode::kLocalNaive;
+    if (positions == "parallel") out.positions = PositionMode::kParallel;
   }
   r.finish();
   parent.adopt(r.error());

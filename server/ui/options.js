@@ -20,7 +20,7 @@ export class StrategyControls {
     this.keepField = field('Keep', this.keep, 'share of the document tokens, 0 to 1');
     this.recomputeField =
         field('Recompute', this.recompute, 'share of the document tokens, 0 to 1');
-    this.positions = select([['', 'default'], 'global', 'compact', 'naive'], '');
+    this.positions = select([['', 'default'], 'global', 'compact', 'naive', 'parallel'], '');
     this.decode = select([['', 'default']], '');
     this.compress = select([['', 'default']], '');
     this.node =

@@ -97,7 +97,7 @@ class CacheOptions(TypedDict, total=False):
     options: Mapping[str, Any]
     write: bool
     dedupe: bool
-    positions: Literal["aligned", "global", "compact", "naive"]
+    positions: Literal["aligned", "global", "compact", "naive", "parallel"]
     """Where cached documents stand; `global` is another name of `aligned`."""
 
 

@@ -140,6 +140,30 @@ TEST_P(PipelineTest, NaivePositionsAreTheWeakBaseline) {
   EXPECT_EQ(naive.plan.positions, PositionMode::kLocalNaive);
 }
 
+TEST_P(PipelineTest, ParallelPositionsMakeTheOrderOfDocumentsNothing) {
+  auto docs = random_docs({60, 33, 47});
+  auto request = make_request(*engine_, docs, random_ids(rng_, 8), "reuse");
+  request.cache.positions = PositionMode::kParallel;
+  const Outcome first = run_query(*engine_, request);
+  ASSERT_TRUE(first.status.ok()) << first.status.to_string();
+  EXPECT_EQ(first.plan.positions, PositionMode::kParallel);
+  std::reverse(docs.begin(), docs.end());
+  auto other = make_request(*engine_, docs, {}, "reuse");
+  other.suffix_ids = request.suffix_ids;
+  other.cache.positions = PositionMode::kParallel;
+  const Outcome second = run_query(*engine_, other);
+  ASSERT_TRUE(second.status.ok()) << second.status.to_string();
+  EXPECT_EQ(first.ids, second.ids);
+}
+
+TEST_P(PipelineTest, ParallelPositionsOfOneDocumentAreThoseOfTheConcatenation) {
+  const auto docs = random_docs({70});
+  auto request = make_request(*engine_, docs, random_ids(rng_, 8), "reuse");
+  const Outcome aligned = run_query(*engine_, request);
+  request.cache.positions = PositionMode::kParallel;
+  EXPECT_EQ(run_query(*engine_, request).ids, aligned.ids);
+}
+
 // One document, with the prefix of its ingest and everything kept, equals a plain prefill.
 TEST_P(PipelineTest, OneCachedDocumentEqualsPlainPrefill) {
   for (std::size_t n : {1u, 16u, 63u, 64u, 65u, 200u}) {

@@ -137,6 +137,8 @@ TEST(StrategySpec, SettingsBecomeCacheOptions) {
   EXPECT_EQ((*list)[1].text, "reuse:positions=naive");
   EXPECT_EQ((*list)[1].cache.positions, PositionMode::kLocalNaive);
   EXPECT_TRUE((*list)[1].approximate);
+  EXPECT_EQ(parse_strategy_spec("reuse:positions=parallel")->cache.positions,
+            PositionMode::kParallel);
   EXPECT_EQ((*list)[2].text, "epic:dedupe=off,recompute_ratio=0.2");  // settings are sorted
   EXPECT_EQ((*list)[2].cache.recompute_ratio, 0.2);
   EXPECT_FALSE((*list)[2].cache.dedupe);

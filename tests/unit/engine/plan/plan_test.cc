@@ -202,6 +202,37 @@ TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
   EXPECT_EQ(build("exact").status().field(), "cache.positions");
 }
 
+TEST_F(PlanTest, ParallelPositionsBeginEachDocumentBehindThePrefix) {
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  add(ids(30, 200), true);
+  // The last two contexts are chunks of one document.
+  request.contexts[1].document_id = request.contexts[2].document_id = "long";
+  request.contexts[1].chunk = 3;
+  request.contexts[2].chunk = 4;
+  request.cache.positions = PositionMode::kParallel;
+  auto p = build("reuse");
+  ASSERT_TRUE(p.ok());
+  EXPECT_EQ(p->execution.work[0].block_position, (std::vector<std::int32_t>{1, 17, 33}));
+  EXPECT_EQ(p->execution.work[1].block_position, (std::vector<std::int32_t>{1, 17}));
+  EXPECT_EQ(p->execution.work[2].block_position, (std::vector<std::int32_t>{21, 37}));
+  EXPECT_EQ(p->execution.suffix_position, 51) << "behind the longest document";
+
+  request.contexts[2].chunk = 3;
+  p = build("reuse");
+  ASSERT_TRUE(p.ok());
+  EXPECT_EQ(p->execution.work[2].block_position, (std::vector<std::int32_t>{1, 17}))
+      << "another document of the same name";
+  EXPECT_EQ(p->execution.suffix_position, 41);
+
+  facts.window = 50;
+  EXPECT_TRUE(build("reuse").ok()) << "the longest document has to fit, not all together";
+  facts.window = 44;
+  EXPECT_EQ(build("reuse").status().field(), "document_ids");
+  facts.window = 2000;
+  EXPECT_EQ(build("exact").status().field(), "cache.positions");
+}
+
 TEST_F(PlanTest, AutoSaysWhy) {
   add(ids(100, 10), true);
   // A short prompt is answered exactly, also where an approximation is certified.
