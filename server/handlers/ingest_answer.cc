@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "ingest/document/job_watch.h"
 #include "server/handlers/common.h"
 #include "server/reply/job_reply.h"
 
@@ -141,18 +142,7 @@ class JobWait : public std::enable_shared_from_this<JobWait> {
 }  // namespace
 
 void observe_job(Services& services, const std::string& ns, const std::string& job_id) {
-  struct Watch {
-    std::mutex mu;
-    Subscription subscription;  // guarded by mu
-    bool over = false;          // guarded by mu
-    void drop() {
-      Subscription dropped;
-      std::lock_guard lock(mu);
-      over = true;
-      dropped = std::exchange(subscription, Subscription());
-    }
-  };
-  auto watch = std::make_shared<Watch>();
+  auto watch = std::make_shared<JobWatch>();
   auto subscription = services.ingest->jobs().subscribe(
       ns, job_id, [&services, watch](JobEvent event, const JobSnapshot& job) {
         if (event != JobEvent::kDone) return;
@@ -161,18 +151,17 @@ void observe_job(Services& services, const std::string& ns, const std::string& j
                                             1000.0);
         // The listener must not drop the subscription itself, because that destroys the listener.
         // If the pool is full or stopping, the service ends its listeners itself.
-        (void)services.workers->post([watch] { watch->drop(); });
+        (void)services.workers->post([watch] { watch->end(); });
       });
   if (!subscription.ok()) return;  // the job is already gone, so it is not counted
-  std::lock_guard lock(watch->mu);
-  if (!watch->over) watch->subscription = std::move(*subscription);
+  (void)watch->keep(std::move(*subscription));
 }
 
 void when_job_ends(Services& services, const std::string& ns, const std::string& job_id,
                    std::chrono::milliseconds most, std::function<void()> then) {
   struct Wait {
+    JobWatch watch;
     std::mutex mu;
-    Subscription subscription;   // guarded by mu
     std::function<void()> then;  // guarded by mu; empty: it was called
     std::uint64_t timer = 0;     // guarded by mu
   };
@@ -181,13 +170,12 @@ void when_job_ends(Services& services, const std::string& ns, const std::string&
   // A listener must not drop its own subscription, because that destroys the listener.
   const auto end = [wait, &services] {
     const auto run = [wait, &services] {
-      Subscription dropped;
+      wait->watch.end();
       std::function<void()> call;
       std::uint64_t timer = 0;
       {
         std::lock_guard lock(wait->mu);
         call = std::exchange(wait->then, nullptr);
-        dropped = std::exchange(wait->subscription, Subscription());
         timer = wait->timer;
       }
       services.timers->cancel(timer);
@@ -204,8 +192,7 @@ void when_job_ends(Services& services, const std::string& ns, const std::string&
                                                           if (event == JobEvent::kDone) end();
                                                         });
   if (!subscription.ok()) return end();
-  std::lock_guard lock(wait->mu);
-  if (wait->then) wait->subscription = std::move(*subscription);
+  (void)wait->watch.keep(std::move(*subscription));
 }
 
 void answer_ingest(std::shared_ptr<Call> call, std::vector<JobSnapshot> jobs,

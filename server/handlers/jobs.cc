@@ -1,9 +1,9 @@
 #include <boost/json/array.hpp>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "base/index.h"
+#include "ingest/document/job_watch.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/reply/job_reply.h"
@@ -11,29 +11,6 @@
 
 namespace quire {
 namespace json = boost::json;
-namespace {
-
-/// Keeps the subscription to a job alive until the job ends, the client leaves or the service
-/// stops.
-struct JobStream {
-  std::mutex mu;
-  Subscription subscription;  // guarded by mu
-  bool over = false;          // guarded by mu
-
-  void end() {
-    Subscription dropped;
-    std::lock_guard lock(mu);
-    over = true;
-    dropped = std::exchange(subscription, Subscription());
-  }
-  bool is_over() {
-    std::lock_guard lock(mu);
-    return over;
-  }
-};
-
-}  // namespace
-
 namespace handlers {
 
 void list_jobs(std::shared_ptr<Call> call) {
@@ -85,14 +62,14 @@ void job_events(std::shared_ptr<Call> call) {
   const auto now = call->services.ingest->jobs().job(call->ns, id);
   if (!now.ok()) return fail_job(*call, now.status(), id);
 
-  auto stream = std::make_shared<JobStream>();
+  auto stream = std::make_shared<JobWatch>();
   call->start_events();
-  call->exchange->on_disconnect([weak = std::weak_ptr<JobStream>(stream)] {
+  call->exchange->on_disconnect([weak = std::weak_ptr<JobWatch>(stream)] {
     if (auto s = weak.lock()) s->end();
   });
   auto subscription = call->services.ingest->jobs().subscribe(
       call->ns, id,
-      [call, weak = std::weak_ptr<JobStream>(stream)](JobEvent event, const JobSnapshot& job) {
+      [call, weak = std::weak_ptr<JobWatch>(stream)](JobEvent event, const JobSnapshot& job) {
         const bool done = event == JobEvent::kDone;
         const bool there = call->event(done ? "done" : "progress", job_json(job));
         if (done) call->end_events();
@@ -108,18 +85,14 @@ void job_events(std::shared_ptr<Call> call) {
   }
   // The stream is part of the call's own state, so it lives as long as the call.
   call->body_state = stream;
-  {
-    std::lock_guard lock(stream->mu);
-    if (stream->over) return;
-    stream->subscription = std::move(*subscription);
-  }
+  if (!stream->keep(std::move(*subscription))) return;
   once_draining(
       call->services,
-      [weak = std::weak_ptr<JobStream>(stream)] {
+      [weak = std::weak_ptr<JobWatch>(stream)] {
         const auto s = weak.lock();
-        return !s || s->is_over();
+        return !s || s->ended();
       },
-      [weak_call = std::weak_ptr<Call>(call), weak = std::weak_ptr<JobStream>(stream)] {
+      [weak_call = std::weak_ptr<Call>(call), weak = std::weak_ptr<JobWatch>(stream)] {
         if (const auto c = weak_call.lock()) {
           const Problem problem = make_problem(
               "draining",
