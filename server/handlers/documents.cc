@@ -115,6 +115,7 @@ void load_when_warm(Services& services, const std::string& ns, const std::string
   };
   // Large documents take a while, and other calls need the workers.
   when_job_ends(services, ns, job_id, kLongestWarm, [&services, id, load] {
+    if (services.draining) return;  // memory is about to go
     if (!services.maintenance->post(load) && !services.stopping)
       log_warning("a warmed document stays on disk: too many loads into memory wait", {{"id", id}});
   });

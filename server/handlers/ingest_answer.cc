@@ -167,20 +167,21 @@ void when_job_ends(Services& services, const std::string& ns, const std::string&
   };
   auto wait = std::make_shared<Wait>();
   wait->then = std::move(then);
+  const auto go_on = [&services](Wait& w) {
+    w.watch.end();
+    std::function<void()> call;
+    std::uint64_t timer = 0;
+    {
+      std::lock_guard lock(w.mu);
+      call = std::exchange(w.then, nullptr);
+      timer = w.timer;
+    }
+    services.timers->cancel(timer);
+    if (call) call();
+  };
   // A listener must not drop its own subscription, because that destroys the listener.
-  const auto end = [wait, &services] {
-    const auto run = [wait, &services] {
-      wait->watch.end();
-      std::function<void()> call;
-      std::uint64_t timer = 0;
-      {
-        std::lock_guard lock(wait->mu);
-        call = std::exchange(wait->then, nullptr);
-        timer = wait->timer;
-      }
-      services.timers->cancel(timer);
-      if (call) call();
-    };
+  const auto end = [wait, go_on, &services] {
+    const auto run = [wait, go_on] { go_on(*wait); };
     if (!services.workers->post_reply(run)) run();
   };
   {
@@ -192,7 +193,17 @@ void when_job_ends(Services& services, const std::string& ns, const std::string&
                                                           if (event == JobEvent::kDone) end();
                                                         });
   if (!subscription.ok()) return end();
-  (void)wait->watch.keep(std::move(*subscription));
+  if (!wait->watch.keep(std::move(*subscription))) return;
+  const std::weak_ptr<Wait> weak = wait;
+  once_draining(
+      services,
+      [weak] {
+        const auto w = weak.lock();
+        return !w || w->watch.ended();
+      },
+      [weak, go_on] {
+        if (const auto w = weak.lock()) go_on(*w);
+      });
 }
 
 void answer_ingest(std::shared_ptr<Call> call, std::vector<JobSnapshot> jobs,

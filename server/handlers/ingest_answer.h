@@ -24,8 +24,8 @@ struct IngestAnswer {
 /// Records the job's duration once it ends, whether or not a client waits for it.
 void observe_job(Services& services, const std::string& ns, const std::string& job_id);
 
-/// Calls `then` once, on a worker if there is room, when the job has ended or after `most`. No
-/// thread waits.
+/// Calls `then` once, on a worker if there is room, when the job has ended, after `most`, or once
+/// the service drains as once_draining() does. No thread waits.
 void when_job_ends(Services& services, const std::string& ns, const std::string& job_id,
                    std::chrono::milliseconds most, std::function<void()> then);
 

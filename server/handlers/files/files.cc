@@ -52,7 +52,8 @@ void reply_file(Call& call, const std::string& job_id, const std::string& id) {
 }
 
 /// Makes a job of the batch, which is one document, and replies once it has ended. So a file can be
-/// attached as soon as its upload is answered.
+/// attached as soon as its upload is answered. While the service drains the reply says `uploaded`:
+/// the job is stored, and goes on at the next start.
 void cache_file(std::shared_ptr<Call> call, DocumentBatch batch, const std::string& id) {
   Services& services = call->services;
   auto job = services.ingest->submit(call->ns, std::move(batch.documents), batch.options);

@@ -164,7 +164,8 @@ std::optional<json::object> store_json(Call& call, const VectorStore& s) {
 }
 
 /// Attaches documents one after the other, and waits for those that are being cached or cut again.
-/// It holds no thread while it waits.
+/// It holds no thread while it waits. While the service drains it waits for one of them at most,
+/// and as long as once_draining() gives it.
 class Attaching : public std::enable_shared_from_this<Attaching> {
  public:
   using Done = std::function<void(Call& call, const DocumentInfo& last)>;
@@ -187,11 +188,20 @@ class Attaching : public std::enable_shared_from_this<Attaching> {
       if (s.at == AttachStep::At::kWorking) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
             end_ - std::chrono::steady_clock::now());
+        if (services.draining && waited_)
+          return fail(make_problem("draining",
+                                   "the service is shutting down, and the document '" +
+                                       files_[next_].id.substr(0, 256) +
+                                       "' is not attached; the job " + s.job_id +
+                                       " goes on with it, after the next start if need be. "
+                                       "Attach it then",
+                                   param_));
         if (left.count() <= 0)
           return fail(make_problem("document_not_ready",
                                    "the document '" + files_[next_].id.substr(0, 256) +
                                        "' is still worked on by the job " + s.job_id,
                                    param_));
+        waited_ = true;
         return when_job_ends(services, call_->ns, s.job_id, left,
                              [self = shared_from_this()] { self->run(); });
       }
@@ -215,6 +225,7 @@ class Attaching : public std::enable_shared_from_this<Attaching> {
   const std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() +
                                                      kCachingTime;
   std::size_t next_ = 0;
+  bool waited_ = false;
   DocumentInfo last_;
 };
 

@@ -97,5 +97,13 @@ TEST_F(FileUpload, AJobThatWasCancelledSaysSo) {
   EXPECT_EQ(error_of(r, "code"), "request_cancelled");
 }
 
+TEST_F(FileUpload, AStopIsAnsweredBeforeTheJobEnds) {
+  ingest.tells_ends = false;
+  ingest.on_submit = [this] { services.draining = true; };
+  const auto r = upload("a.txt", "Text.");
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_NE(r.body.find("\"status\":\"uploaded\""), std::string::npos) << r.body;
+}
+
 }  // namespace
 }  // namespace quire
