@@ -40,10 +40,12 @@ std::optional<std::string> unquoted(std::string_view text) {
 
 }  // namespace
 
-ToolParser::ToolParser(ToolStyle style, std::vector<std::string> names, std::size_t max_calls)
+ToolParser::ToolParser(ToolStyle style, std::vector<std::string> names, std::size_t max_calls,
+                       ToolChoice choice)
     : style_(style),
       names_(std::move(names)),
       max_calls_(max_calls),
+      choice_(choice),
       open_(opening_of(style)),
       close_(open_ == kHermesOpen ? kHermesClose : std::string_view()) {}
 
@@ -380,6 +382,12 @@ void ToolParser::end_object(Events& out) {
 }
 
 void ToolParser::finish(Events& out) {
+  if (choice_ == ToolChoice::kRequired && !emitted_) {
+    // What is held back can only be the beginning of a call.
+    held_.clear();
+    spaces_.clear();
+    return leave_block();
+  }
   if (at_ == At::kText) {
     if (!held_.empty()) after_call_ = false;
     if (!after_call_ || !held_.empty()) say(std::exchange(spaces_, {}) + held_, out);

@@ -29,8 +29,11 @@ struct ToolEvent {
 class ToolParser {
  public:
   /// `names`: the functions there are; where calls have no markers (kLlama3), JSON that names none
-  /// of these is text. Calls after the first `max_calls` are left out.
-  ToolParser(ToolStyle style, std::vector<std::string> names, std::size_t max_calls = 128);
+  /// of these is text. Calls after the first `max_calls` are left out. `choice`: whether the answer
+  /// was free. If calls were required, a call that breaks off before its name is left out too; else
+  /// it is text.
+  ToolParser(ToolStyle style, std::vector<std::string> names, std::size_t max_calls = 128,
+             ToolChoice choice = ToolChoice::kAuto);
 
   void push(std::string_view text, std::vector<ToolEvent>& out);
   /// Ends the answer. Nothing may follow.
@@ -84,6 +87,7 @@ class ToolParser {
   const ToolStyle style_;
   const std::vector<std::string> names_;
   const std::size_t max_calls_;
+  const ToolChoice choice_;
   const std::string_view open_, close_;  ///< markers; empty: none
 
   At at_ = At::kText;

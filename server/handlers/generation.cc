@@ -71,7 +71,7 @@ class ChoiceSink final : public QuerySink {
         logprobs_(call_->model().engine->tokenizer(), continues) {
     if (tools) {
       style_ = call_->model().engine->prompt_format().tool_style();
-      parser_.emplace(style_, tool_names(*tools), tools->parallel ? kMaxCalls : 1);
+      parser_.emplace(style_, tool_names(*tools), tools->parallel ? kMaxCalls : 1, tools->choice);
     }
   }
 

@@ -40,8 +40,9 @@ void take(const std::vector<ToolEvent>& events, Parsed& out) {
   }
 }
 
-Parsed parse(ToolStyle style, const std::vector<std::string>& pieces, std::size_t most = 128) {
-  ToolParser parser(style, {"get_weather", "add", "f"}, most);
+Parsed parse(ToolStyle style, const std::vector<std::string>& pieces, std::size_t most = 128,
+             ToolChoice choice = ToolChoice::kAuto) {
+  ToolParser parser(style, {"get_weather", "add", "f"}, most, choice);
   Parsed out;
   for (const std::string& piece : pieces) {
     std::vector<ToolEvent> events;
@@ -56,15 +57,16 @@ Parsed parse(ToolStyle style, const std::vector<std::string>& pieces, std::size_
 }
 
 /// Parses the whole answer, every cut in two, and every byte alone; all must agree.
-Parsed parse(ToolStyle style, const std::string& answer, std::size_t most = 128) {
-  const Parsed whole = parse(style, std::vector<std::string>{answer}, most);
+Parsed parse(ToolStyle style, const std::string& answer, std::size_t most = 128,
+             ToolChoice choice = ToolChoice::kAuto) {
+  const Parsed whole = parse(style, std::vector<std::string>{answer}, most, choice);
   std::vector<std::string> bytes;
   for (std::size_t i = 0; i < answer.size(); ++i) {
     bytes.emplace_back(1, answer[i]);
-    EXPECT_EQ(parse(style, std::vector{answer.substr(0, i), answer.substr(i)}, most), whole)
+    EXPECT_EQ(parse(style, std::vector{answer.substr(0, i), answer.substr(i)}, most, choice), whole)
         << "cut at " << i << " of " << answer;
   }
-  EXPECT_EQ(parse(style, bytes, most), whole) << answer;
+  EXPECT_EQ(parse(style, bytes, most, choice), whole) << answer;
   return whole;
 }
 
@@ -136,6 +138,26 @@ TEST(ToolParser, AnAnswerThatBreaksOffKeepsWhatCame) {
   EXPECT_EQ(parse(kHermes, R"(<tool_call>{"name":"f")"), (Parsed{"", {{"f", "{}"}}}));
   EXPECT_EQ(parse(kHermes, R"(see <tool_call>{"arguments":{"a": 1}, "na)"),
             (Parsed{R"(see <tool_call>{"arguments":{"a": 1}, "na)", {}}));
+}
+
+TEST(ToolParser, ARequiredCallThatBreaksOffBeforeItsNameIsNoText) {
+  const std::pair<ToolStyle, std::string> answers[] = {
+      {kHermes,
+       "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n"
+       "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>"},
+      {kSmolLm, R"(<tool_call>[{"name": "f", "arguments": {}}, )"
+                R"({"name": "add", "arguments": {"a": 1}}]</tool_call>)"},
+      {kLlama3, R"({"name": "f", "parameters": {}})"},
+      {kMistral, R"([TOOL_CALLS][{"name": "f", "arguments": {}}, )"
+                 R"({"name": "add", "arguments": {"a": 1}}])"}};
+  for (const auto& [style, answer] : answers) {
+    for (std::size_t n = 0; n <= answer.size(); ++n) {
+      const std::string part = answer.substr(0, n);
+      const Parsed cut = parse(style, part, 128, ToolChoice::kRequired);
+      EXPECT_EQ(cut.text, "") << part;
+      EXPECT_EQ(cut.calls, parse(style, part).calls) << part;
+    }
+  }
 }
 
 TEST(ToolParser, ACallHasArgumentsWhateverFollowsItsName) {

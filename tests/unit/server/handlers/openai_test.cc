@@ -148,6 +148,20 @@ TEST_F(OpenAiTest, CallsOfToolsAreNoText) {
   EXPECT_EQ(finish, "tool_calls");
 }
 
+TEST_F(OpenAiTest, APartOfACallThatIsRequiredIsNoText) {
+  const std::string required = std::string(kTools) + R"(,"tool_choice":"required")";
+  for (const auto& pieces : {std::vector<std::string>{"<tool_c"},
+                             std::vector<std::string>{"<tool_call>\n{\"na", "me\": \"a"}}) {
+    engine.pieces = pieces;
+    const auto whole = object(chat(required).body);
+    EXPECT_EQ(choice(whole).at("message").as_object().at("content").as_string(), "");
+    EXPECT_EQ(chat(required + R"(,"stream":true)").body.find("<tool_c"), std::string::npos);
+    const auto free = object(chat(kTools).body);
+    EXPECT_NE(choice(free).at("message").as_object().at("content").as_string(), "")
+        << "where no call is required it may be text";
+  }
+}
+
 TEST_F(OpenAiTest, ToolsConstrainTheAnswerWhereTheyMust) {
   ASSERT_EQ(chat(kTools).status, 200);
   EXPECT_FALSE(engine.last_request.sampling.grammar);

@@ -79,6 +79,16 @@ TEST_F(ProtocolsTest, AnthropicCallsTools) {
   EXPECT_TRUE(engine.last_request.sampling.grammar);
 }
 
+TEST_F(ProtocolsTest, APartOfACallThatAnthropicClientsRequireIsNoText) {
+  engine.pieces = {"<tool_c"};
+  const std::string any = std::string(kAnthropicTool) + R"(,"tool_choice":{"type":"any"})";
+  for (const char* more : {"", R"(,"stream":true)"}) {
+    const auto r = post("/v1/messages", anthropic(any + more));
+    EXPECT_EQ(r.status, 200);
+    EXPECT_EQ(r.body.find("<tool_c"), std::string::npos) << r.body;
+  }
+}
+
 TEST_F(ProtocolsTest, AnthropicsClientsListModels) {
   const std::vector<std::string> version = {"anthropic-version: 2023-06-01"};
   const auto list = object(call("GET", "/v1/models", "", version).body);

@@ -55,6 +55,18 @@ TEST_F(ProtocolsTest, ResponsesAreWholeOrNumberedEvents) {
   EXPECT_EQ(again.status, 200) << again.body;
 }
 
+TEST_F(ProtocolsTest, APartOfACallThatResponsesRequireIsNoText) {
+  engine.pieces = {"<tool_c"};
+  const std::string required =
+      R"({"input":"Hi","tools":[{"type":"function","name":"add","parameters":{"type":"object",)"
+      R"("properties":{}},"strict":false}],"tool_choice":"required")";
+  for (const char* more : {"}", R"(,"stream":true})"}) {
+    const auto r = post("/v1/responses", required + more);
+    EXPECT_EQ(r.status, 200);
+    EXPECT_EQ(r.body.find("<tool_c"), std::string::npos) << r.body;
+  }
+}
+
 TEST_F(ProtocolsTest, ResponsesThatAreCutSaySoInEveryEvent) {
   engine.hold = true;
   std::thread finisher([this] {
