@@ -181,9 +181,17 @@ bool ran_out_of_memory(const std::string& complaint) {
 }  // namespace
 
 Result<ReaderProcess> ReaderProcess::find() {
-  if (const char* named = std::getenv("QUIRE_READER"); named && *named)
-    return ReaderProcess(fs::path(named));
   std::error_code error;
+  if (const char* named = std::getenv("QUIRE_READER"); named && *named) {
+    const char* why = ::access(named, X_OK) != 0           ? std::strerror(errno)
+                      : !fs::is_regular_file(named, error) ? "it is no file"
+                                                           : nullptr;
+    if (!why) return ReaderProcess(fs::path(named));
+    return Status::invalid("QUIRE_READER",
+                           "the environment variable QUIRE_READER names " + std::string(named) +
+                               ", which cannot be run (" + why +
+                               "); name the program quire-reader in it, or unset it");
+  }
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   const fs::path folder = self.parent_path();
   const fs::path places[] = {folder / "quire-reader",

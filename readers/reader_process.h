@@ -19,7 +19,8 @@ class ReaderProcess {
   explicit ReaderProcess(std::filesystem::path program) : program_(std::move(program)) {}
 
   /// Finds quire-reader: where the environment variable QUIRE_READER says, beside this program, or
-  /// in ../libexec/quire. Errors: kNotFound, with the places in the message.
+  /// in ../libexec/quire. Errors: kNotFound, with the places in the message; kInvalidArgument with
+  /// field QUIRE_READER (it names no program).
   static Result<ReaderProcess> find();
 
   /// Reads the regular file at `path`. Blocks for at most limits.wall_seconds. Errors, whose

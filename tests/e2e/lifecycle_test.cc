@@ -228,6 +228,13 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
     EXPECT_EQ(r.exit_code, 1) << r.out;
     EXPECT_NE(r.err.find("remote.url"), std::string::npos) << r.err;
   }
+  for (const std::string flag : {"--check-config", "--server.port=0"}) {
+    r = run_process({"/usr/bin/env", "QUIRE_READER=/nonexistent/quire-reader", QUIRE_BINARY,
+                     "serve", flag, model, store, "--log.level=off"});
+    EXPECT_EQ(r.exit_code, 1) << flag << r.out;
+    EXPECT_NE(r.err.find("QUIRE_READER names /nonexistent/quire-reader"), std::string::npos)
+        << r.err;
+  }
   r = run_process({QUIRE_BINARY, "serve", "--print-config", "--server.port=1234"});
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_NE(r.out.find("port = 1234"), std::string::npos);

@@ -13,6 +13,7 @@
 #include "engine/model/config.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "readers/reader_process.h"
 #include "server/commands/model_files/model_path.h"
 #include "server/commands/serve/configured.h"
 #include "server/commands/service_options.h"
@@ -86,6 +87,9 @@ Status check_settings(const Config& config) {
   }
   if (!config.trace.endpoint.empty()) QUIRE_RETURN_IF_ERROR(configured_trace_headers().status());
   if (!config.log.audit.empty()) QUIRE_RETURN_IF_ERROR(AuditLog::check(config.log.audit));
+  // A service without a reader takes texts.
+  if (const auto reader = ReaderProcess::find(); reader.code() == Code::kInvalidArgument)
+    return reader.status();
   QUIRE_ASSIGN_OR_RETURN(const StoreOptions store, store_options(config));
   QUIRE_RETURN_IF_ERROR(check_store_options(store));
   QUIRE_RETURN_IF_ERROR(open_remote_tiers(store.remote).status());

@@ -137,6 +137,8 @@ Status Service::load() {
   const auto config = services_.config();
   // What is wrong with the settings is said before a model is loaded.
   QUIRE_ASSIGN_OR_RETURN(const std::vector<FurtherSettings> further, read_further_models(*config));
+  auto reader = ReaderProcess::find();
+  if (reader.code() == Code::kInvalidArgument) return reader.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
   EngineOptions options = engine_options(*config, model_path);
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
@@ -154,7 +156,7 @@ Status Service::load() {
   fit_window(model, options);
   QUIRE_RETURN_IF_ERROR(start_engine(*config, options, model_path));
   QUIRE_RETURN_IF_ERROR(start_ingest(*config));
-  if (auto reader = ReaderProcess::find(); reader.ok())
+  if (reader.ok())
     services_.reader = std::make_unique<const ReaderProcess>(std::move(*reader));
   else
     log_warning("files are taken as text only, because there is no reader",

@@ -83,6 +83,22 @@ TEST_F(ReaderProcessTest, ErrorsNameTheFile) {
   EXPECT_EQ(real_.read_bytes("abc", small).code(), Code::kResourceExhausted);
 }
 
+TEST_F(ReaderProcessTest, AVariableThatNamesNoProgramIsToldByName) {
+  const fs::path plain = folder_ / "plain";
+  std::ofstream(plain) << "no program";
+  for (const fs::path& wrong : {folder_ / "missing", plain, folder_}) {
+    ASSERT_EQ(::setenv("QUIRE_READER", wrong.c_str(), 1), 0);
+    const auto found = ReaderProcess::find();
+    EXPECT_EQ(found.code(), Code::kInvalidArgument) << wrong;
+    EXPECT_EQ(found.status().field(), "QUIRE_READER");
+    EXPECT_THAT(found.status().message(), HasSubstr(wrong.string() + ", which cannot be run ("));
+    EXPECT_THAT(found.status().message(), HasSubstr("or unset it"));
+  }
+  ASSERT_EQ(::setenv("QUIRE_READER", QUIRE_READER_BINARY, 1), 0);
+  EXPECT_TRUE(ReaderProcess::find().ok());
+  ::unsetenv("QUIRE_READER");
+}
+
 TEST_F(ReaderProcessTest, CrashesAndNonsenseAreErrorsOfTheFile) {
   const auto crashed = script("printf 'QRD1\\003PDF'; kill -SEGV $$").read_bytes("x", named("f"));
   EXPECT_EQ(crashed.code(), Code::kInternal);
