@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
 namespace quire {
 namespace {
 
@@ -17,6 +22,23 @@ TEST(Config, DefaultsPrintAndReadBack) {
     const auto s = apply_toml(text, "x.toml", b);
     ASSERT_TRUE(s.ok()) << s.message() << text;
     EXPECT_EQ(config_to_toml(b, false), config_to_toml(a, false));
+  }
+}
+
+TEST(Config, EverySettingIsExplained) {
+  namespace fs = std::filesystem;
+  std::string pages;
+  for (const auto& e : fs::directory_iterator(fs::path(QUIRE_SOURCE_DIR) / "docs")) {
+    if (e.path().extension() != ".md") continue;
+    std::ifstream page(e.path());
+    pages.append(std::istreambuf_iterator<char>(page), {});
+  }
+  for (const Setting& s : setting_table()) {
+    // A name in an example of a file explains nothing.
+    bool found = false;
+    for (const char* end : {"`", " ", "="})
+      found = found || pages.find("`" + s.name() + end) != std::string::npos;
+    EXPECT_TRUE(found) << s.name() << " is in no page of docs/; explain it in operations.md";
   }
 }
 
