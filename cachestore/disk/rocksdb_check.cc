@@ -56,6 +56,17 @@ struct Onlooker {
   }
 };
 
+/// Leaves out all that logs have.
+class TablesAlone final : public ::rocksdb::WalFilter {
+ public:
+  WalProcessingOption LogRecordFound(unsigned long long, const std::string&,
+                                     const ::rocksdb::WriteBatch&, ::rocksdb::WriteBatch*,
+                                     bool*) override {
+    return WalProcessingOption::kStopReplay;
+  }
+  const char* Name() const override { return "quire.TablesAlone"; }
+};
+
 }  // namespace
 
 std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* handle,
@@ -135,13 +146,35 @@ Result<bool> RecordCheck::only_the_end_is_torn(::rocksdb::DBOptions options,
   return true;
 }
 
+/// RocksDB deletes a log once tables have all that it holds, and the manifest knows the last change
+/// that tables ever had. So the first change of the logs is the next one at most. It may be an
+/// earlier one, as tables of other families have later changes: then nobody knows what was before.
+Result<std::optional<LogGap>> RecordCheck::find_gap(const ::rocksdb::DBOptions& options,
+                                                    const Families& families,
+                                                    std::uint64_t first_log) const {
+  LogsToRead logs{.first_log = first_log};
+  std::uint64_t first = 0;
+  QUIRE_ASSIGN_OR_RETURN(auto gap, find_log_gap(folder_.db(), logs, &first));
+  if (first <= 1) return gap;
+  TablesAlone tables;
+  ::rocksdb::DBOptions without_logs = options;
+  without_logs.wal_filter = &tables;
+  without_logs.max_open_files = 32;  // so few tables are opened for this look
+  // After the logs, as another process may write tables of them meanwhile.
+  const Onlooker look(without_logs, folder_.db(), families);
+  if (!look.db) return gap;
+  logs.most_first = look.db->GetLatestSequenceNumber() + 1;
+  if (first <= logs.most_first) return gap;
+  return find_log_gap(folder_.db(), logs);
+}
+
 Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& families) {
-  auto found = find_log_gap(folder_.db());
-  // The process that writes may have begun another log meanwhile.
-  if (found.ok() && *found && read_only_) found = find_log_gap(folder_.db());
-  if (found.ok() && !*found) return {};
   // Other damage of the log than zeros ends it.
   options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  auto found = find_gap(options, families, 0);
+  // The process that writes may have begun another log meanwhile.
+  if (found.ok() && *found && read_only_) found = find_gap(options, families, 0);
+  if (found.ok() && !*found) return {};
   bool acknowledged = true;
   std::optional<LogGap> gap;
   std::set<std::uint64_t> behind;  // numbers of writes
@@ -151,7 +184,7 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
     // Logs whose changes are in tables may be left over from an earlier crash, and unreadable.
     if (look.db &&
         look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log)) {
-      QUIRE_ASSIGN_OR_RETURN(gap, find_log_gap(folder_.db(), first_log));
+      QUIRE_ASSIGN_OR_RETURN(gap, find_gap(options, families, first_log));
       if (!gap) return {};
       WriteLedger ledger;
       QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
@@ -174,7 +207,8 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
                   "disk.path");
   std::vector<std::string> moved;
   if (read_only_) {
-    stop_ = std::make_unique<StopAtGap>();
+    stop_ = std::make_unique<StopAtGap>(gap->at_begin ? std::optional(gap->expected)
+                                                      : std::nullopt);
     options.wal_filter = stop_.get();
   } else {
     QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));

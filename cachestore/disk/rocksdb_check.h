@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,11 +38,11 @@ class RecordCheck {
   /// has files of a record without CURRENT, a log with the content of another one, or a manifest
   /// that lacks edits), kIo.
   Result<bool> check_files() const;
-  /// Looks for changes that the log lacks between others. A power failure may lose them, as its
-  /// disk may write a later block and not an earlier one: then nothing from there on was
-  /// acknowledged, and it is left out. Who only reads cuts nothing, and stops reading there.
-  /// `families` begin with the default family and those of Family. Errors: kCorruption (they are
-  /// lost), kIo, kResourceExhausted.
+  /// Looks for changes that the log lacks between others, or between those of tables and its first
+  /// one. A power failure may lose them, as its disk may write a later block and not an earlier
+  /// one: then nothing from there on was acknowledged, and it is left out. Who only reads cuts
+  /// nothing, and stops reading there. `families` begin with the default family and those of
+  /// Family. Errors: kCorruption (they are lost), kIo, kResourceExhausted.
   Status check_gaps(::rocksdb::DBOptions options, const Families& families);
   /// Returns whether a log that cannot be read to its end can be read up to a place, and everything
   /// that is known to be acknowledged lies before it: a power failure tore the end. A store that
@@ -56,6 +57,8 @@ class RecordCheck {
 
  private:
   Status check_manifest() const;
+  Result<std::optional<LogGap>> find_gap(const ::rocksdb::DBOptions& options,
+                                         const Families& families, std::uint64_t first_log) const;
   Status cut_at(const LogGap& gap, std::vector<std::string>* moved) const;
   Status undo_cut(const std::vector<std::string>& moved) const;
   void note_torn(std::uint64_t writes);

@@ -33,9 +33,11 @@ void for_each_change(const std::string& record, const ChangeFn& fn);
 /// Has a database that is opened for reading leave out of its logs what follows a gap.
 class StopAtGap final : public ::rocksdb::WalFilter {
  public:
+  /// `first`: the number of the first change; none: any.
+  explicit StopAtGap(std::optional<std::uint64_t> first) : first_(first) {}
   void ColumnFamilyLogNumberMap(const std::map<std::uint32_t, std::uint64_t>&,
                                 const std::map<std::string, std::uint32_t>&) override {
-    expected_.reset();  // the logs are read from their beginning
+    expected_ = first_;  // the logs are read from their beginning
   }
   WalProcessingOption LogRecordFound(unsigned long long log, const std::string& name,
                                      const ::rocksdb::WriteBatch& batch,
@@ -43,6 +45,7 @@ class StopAtGap final : public ::rocksdb::WalFilter {
   const char* Name() const override { return "quire.StopAtGap"; }
 
  private:
+  const std::optional<std::uint64_t> first_;
   std::optional<std::uint64_t> expected_;  // number of the next change
 };
 
@@ -50,6 +53,10 @@ class StopAtGap final : public ::rocksdb::WalFilter {
 /// alone behind a gap, in which the others may be lost.
 class DocumentsOverGaps {
  public:
+  /// `next_in_tables`: the number after the last change that tables have, behind which changes may
+  /// be missing, too; none: it is not known.
+  explicit DocumentsOverGaps(std::optional<std::uint64_t> next_in_tables = {})
+      : expected_(next_in_tables) {}
   /// Adds the batches of the next log, in their order.
   void add(const std::vector<std::string>& records);
   /// Returns how many changes were missing between those added.

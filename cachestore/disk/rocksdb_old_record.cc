@@ -40,6 +40,12 @@ Status read_all(RepairDatabase& db) {
   return {};
 }
 
+/// Returns the number of the first change; none: there is no record, or it is no batch.
+std::optional<std::uint64_t> first_change(const LogRecords& log) {
+  const auto batch = log.records.empty() ? std::nullopt : BatchNumbers::of(log.records.front());
+  return batch ? std::optional(batch->first) : std::nullopt;
+}
+
 }  // namespace
 
 void RepairDatabase::close() {
@@ -176,14 +182,12 @@ Status OldRecord::rebuild(const std::string& copy, const RepairDatabase& fresh) 
                    "rebuild the list of tables");
 }
 
-/// Returns the number of the first log whose changes are not all in tables, as the manifest has it;
-/// 0: it is not known.
-std::uint64_t OldRecord::first_log() const {
+OldRecord::Logs OldRecord::needed_logs() const {
   const std::string folder = work_ + "/without-logs";
   std::error_code ec;
   fs::create_directories(folder, ec);
   const auto files = files_in(folder_.db());
-  if (!files.ok()) return 0;
+  if (!files.ok()) return {};
   for (const fs::path& file : *files) {
     const fs::path target = fs::path(folder) / file.filename();
     std::error_code failed;
@@ -191,30 +195,35 @@ std::uint64_t OldRecord::first_log() const {
     if (failed || file.filename() == "CURRENT" || file.filename().string().starts_with("MANIFEST-"))
       fs::copy_file(file, target, failed);
   }
-  std::uint64_t number = 0;
+  Logs logs;
   RepairDatabase look;
-  if (!open_as(folder, /*copy=*/true, &look).ok() ||
-      !look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &number))
-    return 0;
-  return number;
+  if (!open_as(folder, /*copy=*/true, &look).ok()) return {};
+  (void)look.db->GetIntProperty(::rocksdb::DB::Properties::kMinLogNumberToKeep, &logs.first);
+  logs.next = look.db->GetLatestSequenceNumber() + 1;
+  return logs;
 }
 
 Status OldRecord::read_logs() {
+  manifest_whole_ = manifest_is_whole();
   QUIRE_ASSIGN_OR_RETURN(const auto misplaced, misplaced_logs(folder_.db()));
   QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
   std::map<std::uint64_t, LogRecords> all;
   bool in_doubt = !misplaced.empty();
-  std::string before;  // the last record
+  std::string before;        // the last record
+  bool from_tables = false;  // before the logs there are changes of tables
   for (const auto& [number, path] : logs) {
     if (std::ranges::count(misplaced, path.filename().string()) > 0) continue;
     const LogRecords& found = all[number] = log_records(file_bytes(path.string()));
     in_doubt = in_doubt || found.stops_reader || !follow_one_another(found.records);
     if (found.records.empty()) continue;
-    if (!before.empty())
+    if (before.empty())
+      from_tables = first_change(found) > std::uint64_t{1};
+    else
       in_doubt = in_doubt || !follow_one_another({before, found.records.front()});
     before = found.records.back();
   }
-  const std::uint64_t first = in_doubt ? first_log() : 0;
+  const Logs needed = in_doubt || from_tables ? needed_logs() : Logs();
+  const std::uint64_t first = in_doubt ? needed.first : 0;
   for (const std::string& log : misplaced) {
     unread_logs_.insert(log);
     if (file_number(log) < first) continue;
@@ -222,10 +231,16 @@ Status OldRecord::read_logs() {
     note_damage(report_, "log " + log + " has the content of another one");
     bad_logs_.emplace(log, "");
   }
-  DocumentsOverGaps documents;
+  // A manifest that lacks edits does not know all tables.
+  std::optional<std::uint64_t> next;
+  if (manifest_whole_ && needed.next > 0) next = needed.next;
+  DocumentsOverGaps documents(next);
   for (auto& [number, found] : all) {
     if (number < first) continue;
-    if (found.stops_reader || !follow_one_another(found.records)) {
+    // Where tables have later changes than the first one of the logs, nobody knows what was before.
+    const bool late = next && first_change(found) > next;
+    if (first_change(found)) next.reset();
+    if (found.stops_reader || late || !follow_one_another(found.records)) {
       const std::string name = logs.at(number).filename().string();
       note_damage(report_, "log " + name + " is damaged");
       put_in_order(&found.records);
@@ -266,7 +281,7 @@ bool OldRecord::manifest_is_whole() {
 Status OldRecord::open(const RepairDatabase& fresh) {
   const std::string copy = work_ + "/copy";
   // RocksDB would not miss tables of lost edits.
-  if (!manifest_is_whole()) {
+  if (!manifest_whole_) {
     QUIRE_RETURN_IF_ERROR(rebuild(copy, fresh));
     return open_as(copy, /*copy=*/true, &old_);
   }

@@ -81,7 +81,12 @@ class OldRecord {
 
  private:
   Status open_as(const std::string& path, bool copy, RepairDatabase* out) const;
-  std::uint64_t first_log() const;
+  /// What the manifest says of the logs; 0: it is not known.
+  struct Logs {
+    std::uint64_t first = 0;  // number of the first log whose changes are not all in tables
+    std::uint64_t next = 0;   // number after the last change that tables have
+  };
+  Logs needed_logs() const;
   bool manifest_is_whole();
   Status copy_record(const std::string& to);
   Status name_families(const std::string& copy, const RepairDatabase& fresh);
@@ -93,6 +98,7 @@ class OldRecord {
   const RocksDbTierOptions& options_;
   RepairReport& report_;
   RepairDatabase old_;
+  bool manifest_whole_ = true;
   std::map<std::string, std::string> bad_logs_;  // what is left of each; empty: nothing
   std::set<std::string> unread_logs_;            // with the content of others
   std::vector<std::string> batches_;

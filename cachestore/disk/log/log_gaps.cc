@@ -25,12 +25,15 @@ std::optional<BatchNumbers> BatchNumbers::of(std::string_view record) {
   return out.first < kNoChange ? std::optional(out) : std::nullopt;
 }
 
-Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint64_t first_log) {
-  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder));
+Result<std::optional<LogGap>> find_log_gap(const std::string& folder, const LogsToRead& logs,
+                                           std::uint64_t* first) {
+  QUIRE_ASSIGN_OR_RETURN(const auto files, logs_in(folder));
   std::optional<LogGap> gap;
   std::optional<std::uint64_t> expected;
-  for (const auto& [number, path] : logs) {
-    if (number < first_log) continue;
+  bool at_begin = true;
+  if (first != nullptr) *first = 0;
+  for (const auto& [number, path] : files) {
+    if (number < logs.first_log) continue;
     std::error_code ec;
     if (!std::filesystem::is_regular_file(path, ec)) {
       if (!ec || ec == std::errc::no_such_file_or_directory) continue;  // RocksDB says so
@@ -43,8 +46,13 @@ Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint6
       return Status(Code::kIo, "cannot read the log '" + path.string() + "'", "disk.path");
     for (std::size_t i = 0; i < found.records.size(); ++i) {
       const auto batch = BatchNumbers::of(found.records[i]);
+      if (at_begin && batch) {
+        if (first != nullptr) *first = batch->first;
+        if (batch->first > logs.most_first) expected = logs.most_first;
+      }
       if (!gap && (!batch || (expected && batch->first != *expected)))
         gap = LogGap{.log = path.filename().string(),
+                     .at_begin = at_begin,
                      .whole = i == 0 ? 0 : found.ends[i - 1],
                      .expected = expected.value_or(0),
                      .found = batch ? batch->first : 0,
@@ -53,6 +61,7 @@ Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint6
         gap->behind.push_back(std::move(found.records[i]));
       else
         expected = batch->next();
+      at_begin = false;
     }
   }
   return gap;

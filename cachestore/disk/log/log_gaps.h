@@ -25,14 +25,23 @@ struct BatchNumbers {
 /// end of what was written into a block and goes on behind them, so it does not notice.
 struct LogGap {
   std::string log;                  ///< name of the file in which the batches behind it begin
+  bool at_begin = false;            ///< before it the logs have no batch
   std::size_t whole = 0;            ///< bytes of this file before the gap
   std::uint64_t expected = 0;       ///< number of the change that should follow
   std::uint64_t found = 0;          ///< number of the one that does; 0: it is no batch
   std::vector<std::string> behind;  ///< all records behind the gap, later logs included
 };
 
-/// Returns the first gap in the logs of a folder, from the log of this number on: older ones may be
-/// left over, and hold nothing that counts. Reads all of them. Errors: kIo.
-Result<std::optional<LogGap>> find_log_gap(const std::string& folder, std::uint64_t first_log = 0);
+/// Where find_log_gap() begins to look.
+struct LogsToRead {
+  std::uint64_t first_log = 0;  ///< number of a log: older ones may be left over, and do not count
+  /// A first change of a higher number is behind a gap, too.
+  std::uint64_t most_first = UINT64_MAX;
+};
+
+/// Returns the first gap in the logs of a folder. Reads all of them. `first`, if not null, receives
+/// the number of the first change; 0: there is none. Errors: kIo.
+Result<std::optional<LogGap>> find_log_gap(const std::string& folder, const LogsToRead& logs = {},
+                                           std::uint64_t* first = nullptr);
 
 }  // namespace quire

@@ -36,6 +36,8 @@ TEST(StoreDamageChild, DISABLED_WritesDocuments) {
   options.path = path;
   options.dram_bytes = 0;
   if (const char* copy = std::getenv("QUIRE_DAMAGE_COPY")) options.copy_path = copy;
+  const std::string more(to_size(test::env_int("QUIRE_DAMAGE_MORE", 0)) << 10, 'x');
+  if (!more.empty()) options.max_bytes = 256 << 20;
   auto store = open_store(options);
   if (!store.ok()) ::_exit(2);
   const auto first = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_FIRST", 0));
@@ -47,8 +49,10 @@ TEST(StoreDamageChild, DISABLED_WritesDocuments) {
       if (i % 3 == 2) m.related = {{"", "", 0, {1, 2}}, {"other", "sha256:1", 3, {7}}};
     };
   };
-  for (std::uint64_t i = first; i < first + count; ++i)
+  for (std::uint64_t i = first; i < first + count; ++i) {
     if (!test::put_document(**store, id_of(i), {i}, {}, false, vary(i)).ok()) ::_exit(3);
+    if (!more.empty() && !(*store)->put_meta("more" + std::to_string(i), more).ok()) ::_exit(4);
+  }
   if (test::env_int("QUIRE_DAMAGE_CRASH", 0) == 1) ::_exit(0);
   store->reset();
   ::_exit(0);
@@ -198,6 +202,79 @@ TEST_F(StoreDamage, ALogThatLacksAWriteBetweenOthersIsDamaged) {
     ASSERT_OK(store);
     EXPECT_EQ((*store)->stats().salvaged, "");
   }
+}
+
+TEST_F(StoreDamage, ALogThatLacksItsFirstWritesIsDamaged) {
+  for (const bool tables : {false, true}) {
+    SCOPED_TRACE(tables);
+    fs::remove_all(options.path);
+    options.on_damage = OnDamage::kRefuse;
+    const std::uint64_t before = tables ? 4 : 0;
+    if (tables) write_documents(/*crash=*/true, 0, before);
+    // More than the record has slots for their numbers.
+    write_documents(/*crash=*/true, before, 400);
+    const fs::path log = files(".log").back();
+    lose_first_records(log, 5);
+    const auto refused = open();
+    ASSERT_EQ(refused.code(), Code::kCorruption);
+    EXPECT_NE(refused.status().message().find("lacks changes between others"), std::string::npos);
+    options.on_damage = OnDamage::kSalvage;
+    auto store = open();
+    ASSERT_OK(store);
+    const auto there = documents(**store);
+    EXPECT_LT(there.size(), 2 * kDocuments);
+    EXPECT_GE(there.size(), 2 * kDocuments - 3) << "what is behind the gap is there";
+    EXPECT_TRUE(!tables || there.contains(id_of(3)));
+    EXPECT_NE((*store)->stats().salvaged.find("there may be more"), std::string::npos);
+    store->reset();
+    store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ((*store)->stats().salvaged, "");
+  }
+}
+
+TEST_F(StoreDamage, FirstWritesOfALogThatNothingAcknowledgedFollowsAreATornEnd) {
+  write_documents(/*crash=*/true, 0, 4);
+  write_documents(/*crash=*/true, 4, 8);
+  const fs::path log = files(".log").back();
+  lose_first_records(log, 5);
+  const std::string before = read(log);
+  ASSERT_EQ(open().code(), Code::kCorruption) << "the ledger knows of them";
+  write(options.path + "/LEDGER", "");
+  for (const bool read_only : {true, false}) {
+    SCOPED_TRACE(read_only);
+    options.read_only = read_only;
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(first_documents(**store, 12), 4u) << "what tables have";
+    EXPECT_TRUE(read_only || (*store)->stats().lost.count > 0);
+  }
+  EXPECT_EQ(read(options.path + "/" + log.filename().string() + ".torn"), before);
+}
+
+/// Tables of one family may have later changes than the first log that another one needs.
+TEST_F(StoreDamage, NoLogThatTablesLeaveIsTakenForOneThatLacksItsFirstWrites) {
+  more_kib = 100;
+  std::uint64_t written = 0;
+  bool has_tables = false;
+  for (const std::uint64_t count : {6, 14, 25, 40}) {
+    SCOPED_TRACE(count);
+    write_documents(/*crash=*/true, written, count);
+    written += count;
+    has_tables = has_tables || files(".log").size() > 1;
+    options.read_only = true;
+    {
+      auto store = open();
+      ASSERT_OK(store);
+      EXPECT_EQ(first_documents(**store, written), written);
+    }
+    options.read_only = false;
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(first_documents(**store, written), written);
+    EXPECT_EQ((*store)->stats().lost.count, 0u);
+  }
+  EXPECT_TRUE(has_tables) << "no family was written to a table before another";
 }
 
 TEST_F(StoreDamage, ARepairTellsHowManyWritesAGapHad) {

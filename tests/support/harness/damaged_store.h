@@ -45,6 +45,7 @@ class StoreDamage : public ::testing::Test {
       // RocksDB's threads of this process are not in the child, so it begins anew.
       ::setenv("QUIRE_DAMAGE_CHILD", options.path.c_str(), 1);
       ::setenv("QUIRE_DAMAGE_COPY", options.copy_path.c_str(), 1);
+      ::setenv("QUIRE_DAMAGE_MORE", std::to_string(more_kib).c_str(), 1);
       ::setenv("QUIRE_DAMAGE_CRASH", crash ? "1" : "0", 1);
       ::setenv("QUIRE_DAMAGE_FIRST", std::to_string(first).c_str(), 1);
       ::setenv("QUIRE_DAMAGE_COUNT", std::to_string(count).c_str(), 1);
@@ -128,6 +129,12 @@ class StoreDamage : public ::testing::Test {
     write(log, bytes);
     return found.records.size() - which - 1;
   }
+  /// Puts zeros in the place of so many records at the beginning of a log.
+  static void lose_first_records(const fs::path& log, std::size_t count) {
+    std::string bytes = read(log);
+    std::fill_n(bytes.begin(), log_records(bytes).ends.at(count - 1), '\0');
+    write(log, bytes);
+  }
   static std::string read(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -160,6 +167,8 @@ class StoreDamage : public ::testing::Test {
 
   test::TempFolder folder;
   StoreOptions options;
+  /// The child writes so much besides with each document, of another family, into small tables.
+  std::uint64_t more_kib = 0;
 };
 
 }  // namespace quire

@@ -95,6 +95,19 @@ TEST(DocumentsOverGaps, AHeadAloneBehindAGapIsSureIfItIsOfTheSameText) {
   EXPECT_EQ(documents.unsure(), (Documents{{ns, "other"}, {ns, "of a table"}}));
 }
 
+TEST(DocumentsOverGaps, AHeadAloneIsUnsureWhereTheFirstChangesAreMissing) {
+  Log log;
+  log.next = 8;
+  log.put_head(document("a", "one"));
+  DocumentsOverGaps behind_tables(8), behind_a_gap(5);
+  behind_tables.add(log.records);
+  EXPECT_EQ(behind_tables.missing(), 0u);
+  EXPECT_EQ(behind_tables.unsure(), Documents());
+  behind_a_gap.add(log.records);
+  EXPECT_EQ(behind_a_gap.missing(), 3u);
+  EXPECT_EQ(behind_a_gap.unsure().size(), 1u);
+}
+
 TEST(DocumentsOverGaps, ADocumentStaysUnsureUntilItIsWrittenWhole) {
   Log log;
   log.put_whole(document("a", "one"));

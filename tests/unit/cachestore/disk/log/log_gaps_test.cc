@@ -28,7 +28,7 @@ class LogGaps : public ::testing::Test {
     std::ofstream(folder.path() + "/" + name, std::ios::binary | std::ios::trunc) << bytes;
   }
   std::optional<LogGap> gap(std::uint64_t first_log = 0) {
-    auto found = find_log_gap(folder.path(), first_log);
+    auto found = find_log_gap(folder.path(), {.first_log = first_log});
     EXPECT_OK(found);
     return found.ok() ? *std::move(found) : std::nullopt;
   }
@@ -105,6 +105,30 @@ TEST_F(LogGaps, ABatchOfAnotherPlaceIsAGap) {
   EXPECT_EQ(gap()->found, 0u);
 }
 
+TEST_F(LogGaps, AFirstChangeThatComesTooLateIsBehindAGap) {
+  test::LogFile log = ten_batches();
+  std::fill_n(log.bytes.begin(), log.ends[1], '\0');
+  put("000007.log", log.bytes);
+  const auto look = [&](std::uint64_t most_first) {
+    std::uint64_t first = 0;
+    auto found = find_log_gap(folder.path(), {.most_first = most_first}, &first);
+    EXPECT_OK(found);
+    EXPECT_EQ(first, 7u);
+    return found.ok() ? *std::move(found) : std::nullopt;
+  };
+  EXPECT_EQ(look(UINT64_MAX), std::nullopt);
+  EXPECT_EQ(look(7), std::nullopt) << "it follows what tables have";
+  EXPECT_EQ(look(20), std::nullopt) << "tables have later changes";
+  const auto found = look(6);
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->at_begin);
+  EXPECT_EQ(found->log, "000007.log");
+  EXPECT_EQ(found->whole, 0u);
+  EXPECT_EQ(found->expected, 6u);
+  EXPECT_EQ(found->found, 7u);
+  EXPECT_EQ(found->behind.size(), 8u);
+}
+
 TEST_F(LogGaps, TheEndOfALogThatAnotherFollowsMayBeMissing) {
   const test::LogFile log = ten_batches();
   put("000007.log", log.bytes.substr(0, log.ends[8]));
@@ -114,6 +138,7 @@ TEST_F(LogGaps, TheEndOfALogThatAnotherFollowsMayBeMissing) {
   const auto found = gap();
   ASSERT_TRUE(found);
   EXPECT_EQ(found->log, "000008.log");
+  EXPECT_FALSE(found->at_begin);
   EXPECT_EQ(found->whole, 0u);
   EXPECT_EQ(found->expected, 28u);
   EXPECT_EQ(found->behind.size(), 1u);
