@@ -130,6 +130,16 @@ Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
   return open_store_on(std::move(options), std::move(disk), std::move(shared), std::move(catalog));
 }
 
+/// Returns the command that says what can be saved of a damaged store, for any working directory.
+std::string repair_command(const StoreOptions& options) {
+  std::error_code ec;
+  const auto whole = [&ec](const std::string& path) {
+    return std::filesystem::absolute(path, ec).lexically_normal().string();
+  };
+  return "quire store repair --path " + whole(options.path) +
+         (options.copy_path.empty() ? "" : " --copy " + whole(options.copy_path));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
@@ -137,8 +147,8 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
   if (store.code() != Code::kCorruption) return store;
   if (options.read_only || options.on_damage == OnDamage::kRefuse)
     return Status(Code::kCorruption,
-                  store.status().message() +
-                      "; 'quire store repair' says what can be saved and does it, and so does a "
+                  store.status().message() + "; '" + repair_command(options) +
+                      "' says what can be saved, with --apply behind it does it, and so does a "
                       "start with disk.on_damage = \"salvage\"",
                   "disk.path");
   log_error("the record of the store is damaged: what can be read of it is put into a new one",

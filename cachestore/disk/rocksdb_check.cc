@@ -122,7 +122,8 @@ Status RecordCheck::check_manifest() const {
                   "disk.path");
   };
   if (lost_an_edit(manifest)) return damaged("is damaged between whole edits");
-  if (note && !note->is_in(name, manifest)) return damaged("has lost its last edits");
+  if (note && !note->is_in(name, manifest))
+    return damaged("has lost its last edits, or this record is older than EDITS beside it");
   return {};
 }
 

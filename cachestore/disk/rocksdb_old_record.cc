@@ -272,9 +272,9 @@ bool OldRecord::manifest_is_whole() {
   const bool between = lost_an_edit(manifest);
   if (!between && (!note || note->is_in(name, manifest))) return true;
   report_.may_lack_documents = true;
-  note_damage(report_,
-              "the manifest " + name +
-                  (between ? " is damaged between whole edits" : " has lost its last edits"));
+  note_damage(report_, "the manifest " + name +
+                           (between ? " is damaged between whole edits"
+                                    : " has lost its last edits, or is older than EDITS"));
   return false;
 }
 

@@ -341,8 +341,8 @@ Status StoreFolder::check_seal(bool read_only) const {
   if (whole && sealed->substr(0, end) != now && (!read_only || ::access(path.c_str(), F_OK) == 0)) {
     return Status(Code::kCorruption,
                   "the catalog in '" + db() +
-                      "' is damaged: its manifest is not what was written when the store was "
-                      "closed",
+                      "' is damaged, or of another time than SEAL beside it: its manifest is not "
+                      "what was written when the store was closed",
                   "disk.path");
   }
   if (!read_only && ::unlink(path.c_str()) != 0)

@@ -497,6 +497,34 @@ TEST_F(StoreDamage, ANoteOfAnotherRecordsManifestCountsForNothing) {
   EXPECT_EQ(open().code(), Code::kCorruption);
 }
 
+TEST_F(StoreDamage, AnOlderRecordInThePlaceOfTheNewOneSaysHowToRepairIt) {
+  for (const bool closed : {false, true}) {
+    SCOPED_TRACE(closed ? "beside SEAL" : "beside EDITS");
+    fs::remove_all(options.path);
+    fs::remove_all(folder.path("older"));
+    write_documents(/*crash=*/true, 0, 4);
+    fs::copy(options.path + "/db", folder.path("older"));
+    write_documents(/*crash=*/!closed, 4, 300);
+    fs::remove_all(options.path + "/db");
+    fs::copy(folder.path("older"), options.path + "/db");
+    const auto refused = open();
+    ASSERT_EQ(refused.code(), Code::kCorruption);
+    const std::string& why = refused.status().message();
+    EXPECT_NE(why.find(closed ? "of another time than SEAL beside it"
+                              : "this record is older than EDITS beside it"),
+              std::string::npos)
+        << why;
+    EXPECT_NE(why.find("; 'quire store repair --path " + options.path + "' says"),
+              std::string::npos)
+        << why;
+    EXPECT_NE(why.find("with --apply behind it does it"), std::string::npos) << why;
+    ASSERT_OK(repair_store({options.path, /*dry_run=*/false, /*keep_kv=*/true}));
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(first_documents(**store, 304), 4u) << "what the older record had";
+  }
+}
+
 TEST_F(StoreDamage, AManifestThatIsNoFileIsDamage) {
   write_documents(/*crash=*/false, 0, 8);
   fs::remove(options.path + "/SEAL");
