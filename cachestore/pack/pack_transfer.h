@@ -25,7 +25,8 @@ Result<std::vector<std::string>> ready_documents(Store& store, const std::string
 
 struct ImportOptions {
   std::string ns, tenant;  ///< the documents' namespace, and the tenant that pays for their KV
-  /// fingerprint of the loaded model; KV of another model is left out and its documents are stale
+  /// what documents of `ns` are marked with (Engine::document_fingerprint); KV of others is left
+  /// out, and their documents are stale
   std::string fingerprint;
   /// Returns the key under which the loaded model finds a context. Keys of the pack are recomputed,
   /// because they include the namespace.

@@ -121,7 +121,7 @@ void cache_import(std::shared_ptr<Call> call) {
   ImportOptions options;
   options.ns = call->ns;
   options.tenant = call->services.ingest->tenant(call->ns);
-  options.fingerprint = engine.info().fingerprint;
+  options.fingerprint = engine.document_fingerprint(call->ns);
   options.key_of = [&](std::span<const std::int32_t> ids, const Digest& salt, LeftContext left) {
     return engine.names().context_key(ids, options.tenant, to_bytes(salt), left);
   };

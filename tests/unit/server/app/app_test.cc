@@ -263,6 +263,48 @@ TEST_F(AppTest, ADamagedStoreIsNoFaultOfThePack) {
   services.store = nullptr;
 }
 
+/// An engine for which one namespace has its own words around documents.
+class WordedEngine : public test::StubEngine {
+ public:
+  std::string document_fingerprint(std::string_view ns) const override {
+    return info().fingerprint + (ns == "worded" ? "-words" : "");
+  }
+};
+
+TEST_F(AppTest, AnImportKeepsTheKvThatFitsTheWordsOfItsNamespace) {
+  auto store = open_store_on(
+      {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+  ASSERT_OK(store);
+  WordedEngine worded;
+  services.engine = &worded;
+  services.store = store->get();
+  Config config;
+  config.disk.path = std::filesystem::temp_directory_path().string();  // where a body is kept
+  services.set_config(config);
+  const auto stale = [&](const std::string& made_for, const std::string& ns) {
+    DocumentManifest document = test::manifest_of("of-" + made_for, {});
+    document.fingerprint = worded.document_fingerprint(made_for);
+    std::string pack;
+    PackWriter writer([&](std::string_view bytes) {
+      pack += bytes;
+      return true;
+    });
+    EXPECT_OK(writer.header({1, document.fingerprint, "test"}));
+    EXPECT_OK(writer.document(document, test::text_of("a")));
+    EXPECT_OK(writer.end());
+    const auto r = call("POST", "/v1/admin/cache/import", pack, {"X-Namespace: " + ns},
+                        "application/octet-stream");
+    EXPECT_EQ(r.status, 200) << r.body;
+    return r.status == 200 ? parse_json(r.body)->as_object().at("stale").as_int64() : -1;
+  };
+  EXPECT_EQ(stale("worded", "worded"), 0);
+  EXPECT_EQ(stale("plain", "plain"), 0);
+  EXPECT_EQ(stale("plain", "worded"), 1);
+  EXPECT_EQ(stale("worded", "plain"), 1);
+  services.store = nullptr;
+  services.engine = &engine;
+}
+
 TEST_F(AppTest, UnreadyDocumentsAre409) {
   NotReadyDocument d;
   d.id = "slow";
