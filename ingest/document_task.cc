@@ -407,14 +407,36 @@ void DocumentTask::warm_behind_related() {
   prefill_all();
 }
 
+ContextKey DocumentTask::name_of(const DocumentManifest& m, std::size_t chunk) const {
+  return context_.engine.names().context_key(m.chunks[chunk].token_ids,
+                                             context_.options.tenant(m.ns), to_bytes(m.salt_digest),
+                                             left_context(m, chunk));
+}
+
+/// Gives the chunks the keys under which this model finds their KV, where the first one has
+/// another: the document was imported while another model was loaded, or namespaces share KV since.
+/// Returns whether it did.
+bool DocumentTask::rename_chunks(DocumentManifest& m) const {
+  const bool ours = m.status == DocumentStatus::kReady && kv_policy(m) != KvPolicy::kTextOnly &&
+                    m.fingerprint == context_.engine.document_fingerprint(m.ns);
+  if (!ours || m.chunks.empty() || m.chunks[0].key == name_of(m, 0)) return false;
+  for (std::size_t i = 0; i < m.chunks.size(); ++i) {
+    DocumentChunk& c = m.chunks[i];
+    c.key = name_of(m, i);
+    c.block_tokens = static_cast<std::uint32_t>(
+        context_.engine.names().block_tokens_for(count_of(c.token_ids)));
+  }
+  return true;
+}
+
 void DocumentTask::find_missing() {
   auto whole = context_.store.get_document(work_.ns, work_.item.view.id);
   if (!whole.ok()) return fail(whole.status(), path(""));
   existing_ = std::move(*whole);
   related_ = existing_->related;
-  for (DocumentChunk& c : existing_->chunks) {
-    chunks_.push_back(
-        {{to_size(c.byte_begin), to_size(c.byte_end)}, std::move(c.token_ids), c.left_chunks});
+  renamed_ = rename_chunks(*existing_);
+  for (const DocumentChunk& c : existing_->chunks) {
+    chunks_.push_back({{to_size(c.byte_begin), to_size(c.byte_end)}, c.token_ids, c.left_chunks});
     if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
       skipped_tokens_ += c.num_tokens;
     } else if (work_.type == JobType::kWarm || work_.settings->kv == KvPolicy::kEager) {
@@ -633,6 +655,21 @@ void DocumentTask::commit_missing() {
   for (const ChunkPrefills::Item& c : prefills_.items()) {
     if (c.result && c.result->segment) segments.push_back(c.result->segment);
     if (c.result && c.result->companion) segments.push_back(c.result->companion);
+  }
+  if (renamed_) {
+    std::vector<ContextKey>& named = existing_->companions;
+    for (const ChunkPrefills::Item& c : prefills_.items()) {
+      if (!c.result || !c.result->companion) continue;
+      const ContextKey& key = c.result->companion->key;
+      if (std::ranges::find(named, key) == named.end()) named.push_back(key);
+    }
+    CommitOptions options;
+    options.expected_version = existing_->version;
+    options.fence = context_.table.fence(work_, good(kept_result_, *existing_));
+    const auto stored = context_.store.commit_document(*existing_, std::nullopt, segments, options);
+    if (stored.ok()) return end(good(kept_result_, *stored));
+    // A version that came in between gets its names the next time.
+    if (stored.code() != Code::kFailedPrecondition) return fail(stored.status(), path(""));
   }
   if (!segments.empty()) {
     const auto kept = context_.store.commit_segments(segments);

@@ -61,6 +61,8 @@ class DocumentTask : public ChunkPrefills::Owner,
   Status keep_existing(const DocumentInput& input);
   Status check_quota();
   Status ask_for_pin(std::uint64_t num_tokens);
+  ContextKey name_of(const DocumentManifest& m, std::size_t chunk) const;
+  bool rename_chunks(DocumentManifest& m) const;
   void find_missing();
   void prefill_all();
   PrefillRequest request_of(std::size_t chunk) override;
@@ -105,6 +107,7 @@ class DocumentTask : public ChunkPrefills::Owner,
   PinGate::Grant pin_;         // held until the document is committed
   NamespaceRoom::Grant room_;  // held until the document is committed
   bool keep_version_ = false;  // only KV is missing, so there is no new version
+  bool renamed_ = false;       // only KV is missing, under keys that the version does not name yet
   bool committing_ = false;    // the store may have this version already
   bool ended_ = false;         // the table has been told, or is being told
   ItemResult kept_result_ = ItemResult::kUnchanged;

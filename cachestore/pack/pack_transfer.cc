@@ -86,10 +86,11 @@ class Importer {
     manifest_.companions.clear();
     for (std::size_t i = 0; i < manifest_.chunks.size(); ++i) {
       DocumentChunk& chunk = manifest_.chunks[i];
-      if (chunk.key.is_zero() || stale_) continue;
+      if (chunk.key.is_zero()) continue;
+      // A stale document's, too: the pack's key may be that of another tenant's KV.
       const ContextKey here = options_.key_of(chunk.token_ids, manifest_.salt_digest,
                                               left_context(manifest_, i));
-      keys_[chunk.key] = here;
+      if (!stale_) keys_[chunk.key] = here;
       chunk.key = here;
     }
   }

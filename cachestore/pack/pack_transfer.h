@@ -29,7 +29,7 @@ struct ImportOptions {
   /// out, and their documents are stale
   std::string fingerprint;
   /// Returns the key under which the loaded model finds a context. Keys of the pack are recomputed,
-  /// because they include the namespace.
+  /// because they include the namespace: no key of the pack is stored.
   std::function<ContextKey(std::span<const std::int32_t> token_ids, const Digest& salt_digest,
                            std::span<const std::int32_t> left_context)>
       key_of;

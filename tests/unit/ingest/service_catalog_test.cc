@@ -468,6 +468,48 @@ TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
   EXPECT_GT(job.usage.cache_write_tokens, 0);
 }
 
+/// A document that was imported while another model was loaded has keys of no KV of this one.
+TEST_F(CatalogTest, KvIsFoundAgainUnderKeysThatAreNotThoseOfTheModel) {
+  BatchOptions o;
+  o.chunking.max_tokens = 64;
+  const auto document = [](const std::string& id) {
+    return one(doc(id, prose(300, static_cast<std::uint64_t>(id[0])), "", "Title"));
+  };
+  const auto put_misnamed = [&](const std::string& id, KvPolicy kv) {
+    o.kv = kv;
+    put(document(id), o);
+    auto m = store_->get_document("default", id);
+    ASSERT_OK(m);
+    for (DocumentChunk& c : m->chunks) c.key = sha256("other " + c.key.hex());
+    ASSERT_OK(store_->commit_document(*m, std::nullopt));
+  };
+  const auto expect_named = [&](const std::string& id, bool cached) {
+    const std::vector<std::string> ids = {id};
+    const auto found = service_->resolve("default", ids, {});
+    ASSERT_OK(found);
+    ASSERT_GT(found->documents.at(0).contexts.size(), 1u);
+    for (const QueryContext& c : found->documents[0].contexts) {
+      EXPECT_EQ(c.key, engine_->names().context_key(c.token_ids, "default", {}, c.left_context));
+      EXPECT_EQ(store_->find_segment(*c.key).has_value(), cached);
+    }
+  };
+  put_misnamed("warmed", KvPolicy::kEager);
+  EXPECT_EQ(wait(service_->warm("default", "warmed")).results[0].result, ItemResult::kWarmed);
+  expect_named("warmed", true);
+  EXPECT_EQ(service_->documents().get("default", "warmed")->cache.state, "resident");
+  const auto version = service_->documents().get("default", "warmed")->version;
+  wait(service_->warm("default", "warmed"));
+  EXPECT_EQ(service_->documents().get("default", "warmed")->version, version);
+
+  put_misnamed("lazy", KvPolicy::kLazy);
+  EXPECT_EQ(put(document("lazy"), o).results[0].result, ItemResult::kUnchanged);
+  expect_named("lazy", false);
+
+  put_misnamed("posted", KvPolicy::kEager);
+  EXPECT_EQ(put(document("posted"), o).results[0].result, ItemResult::kUnchanged);
+  expect_named("posted", true);
+}
+
 TEST_F(CatalogTest, PlacesStayWithTheirTextAndNewOnesCostNoPrefill) {
   BatchOptions o;
   o.chunking.max_tokens = 64;

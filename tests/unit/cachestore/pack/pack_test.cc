@@ -268,6 +268,24 @@ TEST_F(PackTransferTest, KvOfAnotherModelStaysBehind) {
   EXPECT_OK(to->get_text("default", "a"));
 }
 
+TEST_F(PackTransferTest, ADocumentOfAnotherModelNamesNoKvOfAnotherNamespace) {
+  auto store = make_store();
+  ASSERT_OK(test::put_document(*store, "a", {1}));
+  ImportOptions o = options("team", "m-other");
+  o.key_of = [](std::span<const std::int32_t> ids, const Digest&, std::span<const std::int32_t>) {
+    return test::key_of(1000 + static_cast<std::uint64_t>(ids[0]) / 100);
+  };
+  const auto report = import(*store, pack_of(*store, {"a"}), o);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->stale, 1u);
+  EXPECT_EQ(report->blocks, 0u);
+  const auto imported = store->get_document("team", "a");
+  ASSERT_OK(imported);
+  EXPECT_EQ(imported->chunks.at(0).key, test::key_of(1001));
+  ASSERT_OK(store->delete_document("default", "a"));
+  EXPECT_FALSE(store->peek_segment(test::key_of(1))) << "it goes with the namespace's own document";
+}
+
 TEST_F(PackTransferTest, IdsTheServiceRefusesAreRejectedOneByOne) {
   auto from = make_store(), to = make_store();
   ASSERT_OK(test::put_document(*from, "bad", {1}));
