@@ -123,14 +123,14 @@ ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Dige
   return d;
 }
 
-/// KV that has seen a text that is deleted or changed is not used any more. Until the document's
-/// KV is made anew, which this asks for, each query computes it without related chunks.
+/// KV that has seen a text that is deleted or changed, or may be seen no more, is not used. Until
+/// the document's KV is made anew, which this asks for, each query computes it without related
+/// chunks.
 Status ContextResolver::forget_vanished(DocumentManifest& m, bool stale) {
   if (m.related.empty()) return {};
   if (!stale) {
-    QUIRE_ASSIGN_OR_RETURN(
-        const bool current,
-        RelatedChunks(store_, options_.find_chunks).are_current(m.ns, m.related));
+    QUIRE_ASSIGN_OR_RETURN(const bool current,
+                           RelatedChunks(store_, options_.find_chunks, may_be_seen).are_current(m));
     if (current) return {};
     if (refresh_) refresh_(m.ns, m.id);
   }

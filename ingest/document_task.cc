@@ -292,10 +292,7 @@ Status DocumentTask::choose_related(std::string_view text, const ChunkingOptions
   document.title = warm ? existing_->title : title_;
   document.salt_digest = warm ? existing_->salt_digest : work_.settings->salt_digest;
   document.fingerprint = context_.engine.document_fingerprint(work_.ns);
-  // No KV of a text_only document may be kept, nor KV that has seen it.
-  const RelatedChunks related(
-      context_.store, context_.options.find_chunks,
-      [](const DocumentManifest& m) { return kv_policy(m) != KvPolicy::kTextOnly; });
+  const RelatedChunks related(context_.store, context_.options.find_chunks, may_be_seen);
   QUIRE_ASSIGN_OR_RETURN(auto chosen,
                          related.choose(document, text, chunks_.size(),
                                         std::min<std::int64_t>(room, options.related_tokens)));
@@ -379,9 +376,8 @@ void DocumentTask::begin_warm() {
   existing_ready_ = true;
   kept_result_ = ItemResult::kWarmed;
   auto whole = context_.store.get_document(work_.ns, existing_->id);
-  const RelatedChunks related(context_.store, context_.options.find_chunks);
-  const auto current = whole.ok() ? related.are_current(work_.ns, whole->related)
-                                  : Result<bool>(true);
+  const RelatedChunks related(context_.store, context_.options.find_chunks, may_be_seen);
+  const auto current = whole.ok() ? related.are_current(*whole) : Result<bool>(true);
   if (!current.ok()) return fail(current.status(), "id");
   if (*current && existing_->fingerprint == context_.engine.document_fingerprint(work_.ns)) {
     keep_version_ = true;

@@ -63,6 +63,10 @@ KvPolicy kv_policy(const DocumentManifest& manifest) {
   return parse_kv_policy(line.substr(at + kKvSetting.size())).value_or(KvPolicy::kEager);
 }
 
+bool may_be_seen(const DocumentManifest& manifest) {
+  return kv_policy(manifest) != KvPolicy::kTextOnly;
+}
+
 std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest) {
   const std::string_view line = settings_line(manifest);
   if (!line.starts_with(chunk_strategy_name(ChunkStrategy::kTokens))) return std::nullopt;

@@ -32,6 +32,9 @@ std::string settings_text(const ChunkingOptions& options, bool given_chunks, std
 std::string_view header_title(const DocumentManifest& manifest);
 /// Returns the policy that the document was committed with.
 KvPolicy kv_policy(const DocumentManifest& manifest);
+/// Returns whether KV of other documents may see the document: no KV of a text_only one may be
+/// kept, nor KV that has seen it.
+bool may_be_seen(const DocumentManifest& manifest);
 /// Returns the size and the overlap of the chunks of a document that was cut by tokens; none: it
 /// was cut otherwise.
 std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest);

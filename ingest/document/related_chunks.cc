@@ -34,10 +34,8 @@ Result<std::vector<RelatedChunk>> RelatedChunks::choose(const DocumentManifest& 
     auto [it, first] = read.try_emplace(f.document_id);
     if (first) {
       auto other = store_.get_document(document.ns, f.document_id);
-      const bool usable = other.ok() && other->status == DocumentStatus::kReady &&
-                          other->salt_digest == document.salt_digest &&
-                          other->fingerprint == document.fingerprint &&
-                          (!may_be_seen_ || may_be_seen_(*other));
+      const bool usable = other.ok() && may_see(document, *other) &&
+                          other->fingerprint == document.fingerprint;
       if (usable) it->second = std::move(*other);
     }
     const auto& other = it->second;
@@ -51,15 +49,13 @@ Result<std::vector<RelatedChunk>> RelatedChunks::choose(const DocumentManifest& 
   return out;
 }
 
-Result<bool> RelatedChunks::are_current(std::string_view ns,
-                                        const std::vector<RelatedChunk>& related) const {
+Result<bool> RelatedChunks::are_current(const DocumentManifest& document) const {
   std::string known;  // neighbours are often of one document
-  for (const RelatedChunk& r : related) {
+  for (const RelatedChunk& r : document.related) {
     if (r.document_id == known || r.document_id.empty()) continue;
-    const auto head = store_.get_document_head(ns, r.document_id);
+    const auto head = store_.get_document_head(document.ns, r.document_id);
     if (!head.ok() && head.code() != Code::kNotFound) return head.status();
-    if (!head.ok() || head->status != DocumentStatus::kReady ||
-        head->content_hash != r.content_hash)
+    if (!head.ok() || !may_see(document, *head) || head->content_hash != r.content_hash)
       return false;
     known = r.document_id;
   }

@@ -29,9 +29,9 @@ using FindChunks = std::function<Result<std::vector<FoundChunk>>(
 /// Chooses related chunks. The store and `find` must outlive it. Threads: any. (disk)
 class RelatedChunks {
  public:
-  /// `may_be_seen` says which documents others may see; empty: all.
+  /// `may_be_seen` says which documents others may see.
   RelatedChunks(Store& store, const FindChunks& find,
-                std::function<bool(const DocumentManifest&)> may_be_seen = {})
+                std::function<bool(const DocumentManifest&)> may_be_seen)
       : store_(store), find_(find), may_be_seen_(std::move(may_be_seen)) {}
 
   /// Returns the chunks of other documents that the words of this document find, of `most_tokens`
@@ -41,11 +41,15 @@ class RelatedChunks {
   /// FindChunks and the store.
   Result<std::vector<RelatedChunk>> choose(const DocumentManifest& document, std::string_view text,
                                            std::size_t chunks, std::int64_t most_tokens) const;
-  /// Returns whether every document that the KV has seen still is in the store, with the text that
-  /// it had.
-  Result<bool> are_current(std::string_view ns, const std::vector<RelatedChunk>& related) const;
+  /// Returns whether every document that the KV of `document` has seen still is in the store with
+  /// the text that it had, and may still be seen by it.
+  Result<bool> are_current(const DocumentManifest& document) const;
 
  private:
+  bool may_see(const DocumentManifest& document, const DocumentManifest& other) const {
+    return other.status == DocumentStatus::kReady && other.salt_digest == document.salt_digest &&
+           may_be_seen_(other);
+  }
   Store& store_;
   const FindChunks& find_;
   const std::function<bool(const DocumentManifest&)> may_be_seen_;

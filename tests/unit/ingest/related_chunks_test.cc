@@ -167,6 +167,29 @@ TEST_F(RelatedChunksTest, WhatIsDeletedOrChangedIsNotUsedAndTheKvIsMadeAnew) {
   expect_behind("c", ids_of("b"));
 }
 
+TEST_F(RelatedChunksTest, WhatMayBeSeenNoMoreIsNotUsed) {
+  BatchOptions salted, text_only;
+  salted.cache_salt = "eight characters";
+  text_only.kv = KvPolicy::kTextOnly;
+  put(one(doc("a", "The lake is deep.")));
+  put(one(doc("b", "A mill stands at the lake.")));
+  find({{"a", 0}, {"b", 0}});
+  put(one(doc("c", "A lake.")), behind(500));
+  Ids both = ids_of("b");
+  const Ids best = ids_of("a");
+  both.insert(both.end(), best.begin(), best.end());
+  expect_behind("c", both);
+  put(one(doc("a", "The lake is deep.")), text_only);
+  expect_behind("c", {});
+  wait_for_version("c", 2);
+  expect_behind("c", ids_of("b"));
+  put(one(doc("b", "A mill stands at the lake.")), salted);
+  expect_behind("c", {});
+  wait_for_version("c", 3);
+  expect_behind("c", {});
+  EXPECT_TRUE(store_->find_segment(*resolved("c").contexts[0].key));
+}
+
 TEST_F(RelatedChunksTest, ALeadInStandsBeforeAllElseAndStays) {
   const Ids lead = lead_in(engine_->prompt_format())->token_ids;
   ASSERT_GT(lead.size(), 10u);
