@@ -73,10 +73,11 @@ bool is_cjk(char32_t c) {
 }
 
 std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> words;
+  std::vector<std::string> words, articles;
   std::string word;
   const auto end_word = [&] {
-    if (!word.empty() && word != "a" && word != "an" && word != "the") words.push_back(word);
+    if (!word.empty())
+      (word == "a" || word == "an" || word == "the" ? articles : words).push_back(word);
     word.clear();
   };
   for (std::size_t at = 0; at < text.size();) {
@@ -88,7 +89,7 @@ std::vector<std::string> words_of(std::string_view text) {
     if (is_cjk(c)) end_word();
   }
   end_word();
-  return words;
+  return words.empty() ? articles : words;
 }
 
 std::string ascii_lower(std::string_view text) {

@@ -11,9 +11,10 @@
 namespace quire {
 
 /// Normalises as LongBench does (metrics.py, after SQuAD): lower case, ASCII punctuation removed,
-/// articles a/an/the removed, white space folded. In addition, every Chinese, Japanese or Korean
-/// ideograph or syllable becomes a separate word (LongBench segments Chinese with a dictionary,
-/// which is not shipped).
+/// articles a/an/the removed, white space folded. Two things are different. Articles stay where
+/// nothing else is left, as "A" is an answer to a question with choices. Every Chinese, Japanese or
+/// Korean ideograph or syllable becomes a separate word (LongBench segments Chinese with a
+/// dictionary, which is not shipped).
 std::string normalize_answer(std::string_view text);
 
 /// Returns 1 if the normalised answer equals a normalised reference, else 0. Without references it

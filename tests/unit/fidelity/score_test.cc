@@ -52,8 +52,20 @@ TEST(Score, ASentenceContainsAnAnswerByWholeWords) {
   EXPECT_EQ(contains_answer("It was released by the Beatles", Texts{"Wings", "The Beatles"}), 1);
   EXPECT_EQ(contains_answer("They rushed home", Texts{"rush"}), 0);
   EXPECT_EQ(contains_answer("New Orleans and York", Texts{"New York"}), 0);
-  EXPECT_EQ(contains_answer("anything", Texts{"the"}), 0) << "nothing is left of it";
+  EXPECT_EQ(contains_answer("anything", Texts{"?"}), 0) << "nothing is left of it";
+  EXPECT_EQ(contains_answer("anything", Texts{"the"}), 0);
   EXPECT_EQ(contains_answer("anything", Texts{}), 0);
+}
+
+TEST(Score, AnArticleAloneIsAnAnswer) {
+  EXPECT_EQ(normalize_answer("(A)"), "a");
+  EXPECT_EQ(exact_match("A.", Texts{"A"}), 1);
+  EXPECT_EQ(exact_match("", Texts{"A"}), 0);
+  EXPECT_EQ(exact_match("The", Texts{"A"}), 0);
+  EXPECT_EQ(exact_match("B", Texts{"A"}), 0);
+  EXPECT_DOUBLE_EQ(f1_score("a", Texts{"A"}), 1);
+  EXPECT_EQ(contains_answer("A", Texts{"A"}), 1);
+  EXPECT_EQ(contains_answer("B", Texts{"A"}), 0);
 }
 
 TEST(Score, RulerCountsReferencesFoundInTheAnswer) {
