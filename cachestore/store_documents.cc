@@ -244,6 +244,7 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
   QUIRE_RETURN_IF_ERROR(check_version(options, visible ? old->version : 0));
   std::vector<RecordWrite> batch;
   std::string waited;
+  const bool keeps_text = !text && options.waiting_text.empty();
   m.text_name.clear();
   if (!options.waiting_text.empty()) {
     if (text) return Status::invalid("text", "give a text or the name of one that waits");
@@ -267,7 +268,8 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
 
   m.version = old.ok() ? old->version + 1 : 1;
   m.created_ms = visible ? old->created_ms : now;
-  m.updated_ms = m.ttl_start_ms = now;
+  m.updated_ms = now;
+  m.ttl_start_ms = keeps_text ? old->ttl_start_ms : now;
   m.hits = visible ? old->hits : 0;
   m.last_used_ms = visible ? old->last_used_ms : 0;
   m.num_tokens = 0;

@@ -74,8 +74,8 @@ struct DocumentManifest {
   TtlAnchor ttl_anchor = TtlAnchor::kCreated;
   std::optional<std::int64_t> expires_at_ms;    ///< an explicit end; overrides ttl_seconds
   std::int64_t created_ms = 0, updated_ms = 0;  ///< Unix milliseconds, set by the store
-  /// The last commit of text or chunks, set by the store, or the last time that a TTL was set.
-  /// A TTL of anchor kCreated starts here.
+  /// The last commit of a text, set by the store, or the last time that a TTL was set. A TTL of
+  /// anchor kCreated starts here: KV that is made anew moves no end.
   std::int64_t ttl_start_ms = 0;
   std::int64_t last_used_ms = 0;  ///< 0: never used by a query
   std::uint64_t hits = 0;         ///< queries that used it

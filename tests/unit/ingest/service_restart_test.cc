@@ -461,6 +461,25 @@ TEST_F(RestartTest, AnotherModelMakesDocumentsStaleUntilWarmed) {
   EXPECT_FALSE(service_->resolve("default", ids, {})->documents[0].stale);
 }
 
+TEST_F(RestartTest, KvThatIsMadeAnewMovesNoEnd) {
+  BatchOptions o;
+  o.ttl_seconds = 100;
+  put(one(doc("a", prose(300, 1), "", "Title")), o);
+  const auto ends = service_->documents().get("default", "a")->expires_at_ms;
+  ASSERT_TRUE(ends);
+  shut();
+  open("m-00000002");
+  clock_ms_ += 60'000;
+  EXPECT_EQ(wait(service_->warm("default", "a")).results[0].result, ItemResult::kWarmed);
+  const auto warmed = service_->documents().get("default", "a");
+  ASSERT_OK(warmed);
+  EXPECT_EQ(warmed->version, 2u);
+  EXPECT_EQ(warmed->expires_at_ms, ends);
+  put(one(doc("a", prose(300, 2), "", "Title")), o);
+  EXPECT_EQ(service_->documents().get("default", "a")->expires_at_ms, clock_ms_ + 100'000)
+      << "a new text lives as long as the first did";
+}
+
 /// A document of another model. While it is read, its title changes `changes_` times, or it is
 /// deleted.
 class ChangingDocumentTest : public RestartTest {
