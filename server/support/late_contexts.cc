@@ -38,6 +38,12 @@ void LateContexts::compute(Engine& engine, Store& store, WorkerPool& workers,
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     // The query itself, or another one, may have computed it meanwhile.
     if (store.peek_segment(keys_[i])) continue;
+    // KV under a name that the document does not have would be dropped: that of a stale one, or of
+    // a question with another cache_salt.
+    const PrefillRequest& one = requests_[i];
+    if (keys_[i] !=
+        engine.names().context_key(one.token_ids, one.tenant, one.salt_digest, one.left_context))
+      continue;
     if (!pause->take_place()) break;  // a later query asks again
     engine.prefill(
         std::move(requests_[i]), [&store, &workers, pause, not_kept](Result<PrefillResult> result) {

@@ -23,9 +23,9 @@ class LateContexts {
   /// token ids.
   static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store,
                                           const LatePause& pause);
-  /// Has the KV of those computed and kept that still have none. It returns at once. `store` and
-  /// `workers`, which write the records, must outlive the engine's work. KV that cannot be kept
-  /// begins the pause.
+  /// Has the KV of those computed and kept that still have none, and whose documents name it. It
+  /// returns at once. `store` and `workers`, which write the records, must outlive the engine's
+  /// work. KV that cannot be kept begins the pause.
   void compute(Engine& engine, Store& store, WorkerPool& workers,
                const std::shared_ptr<LatePause>& pause);
 

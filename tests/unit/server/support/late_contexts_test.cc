@@ -39,12 +39,13 @@ class LateContextsTest : public ::testing::Test {
     set_log_sink(nullptr, LogLevel::kWarning);
   }
 
-  static QueryRequest request() {
+  /// Each asks about a text of its own, which has no KV.
+  QueryRequest request() {
     QueryRequest r;
     r.cache.strategy = "auto";
     QueryContext context;
-    context.token_ids = {1, 2, 3};
-    context.key = ContextKey{};
+    context.token_ids = {1, 2, next_id_++};
+    context.key = engine_->names().context_key(context.token_ids, r.tenant, r.salt_digest);
     r.contexts.push_back(std::move(context));
     return r;
   }
@@ -72,6 +73,7 @@ class LateContextsTest : public ::testing::Test {
   WorkerPool workers_{1, 16};
   std::unique_ptr<test::FakeEngine> engine_;
   const std::shared_ptr<LatePause> pause_ = std::make_shared<LatePause>();
+  std::int32_t next_id_ = 3;
   std::mutex log_mu_;
   std::size_t warnings_ = 0;  // guarded by log_mu_
 };
@@ -107,6 +109,15 @@ TEST_F(LateContextsTest, SoManyWaitAndNoMore) {
   EXPECT_EQ(engine_->prefills(), 1);
   for (int i = 0; i < LatePause::kMostWaiting - 1; ++i) pause_->leave_place();
   EXPECT_EQ(warnings(), 0u);
+}
+
+TEST_F(LateContextsTest, WhatItsDocumentDoesNotNameIsNotComputed) {
+  engine_->close();
+  for (int i = 0; i < LatePause::kMostWaiting - 1; ++i) EXPECT_TRUE(pause_->take_place());
+  QueryRequest stale = request();
+  stale.contexts[0].key = sha256("of another model");
+  compute(LateContexts::of(stale, *store_, *pause_));
+  EXPECT_TRUE(pause_->take_place()) << "nothing waits";
 }
 
 TEST_F(LateContextsTest, OtherStrategiesDoAsTheirNamesSay) {
