@@ -137,9 +137,7 @@ class Importer {
     }
     if (options_.before_commit) QUIRE_RETURN_IF_ERROR(options_.before_commit(manifest_.id));
     const auto there = store_.get_document_head(options_.ns, manifest_.id);
-    if (there.ok() && there->content_hash == manifest_.content_hash &&
-        there->title == manifest_.title && there->metadata_json == manifest_.metadata_json &&
-        there->fingerprint == manifest_.fingerprint && there->status == DocumentStatus::kReady) {
+    if (there.ok() && is_same(*there)) {
       QUIRE_RETURN_IF_ERROR(of_store(store_.commit_segments(handles).status()));
       ++report_.skipped;
       report_.blocks += blocks;
@@ -160,6 +158,13 @@ class Importer {
   ImportReport take() { return std::move(report_); }
 
  private:
+  /// Whether the stored document is the pack's, cut and salted alike, so that its KV fits.
+  bool is_same(const DocumentManifest& there) const {
+    return there.status == DocumentStatus::kReady && there.content_hash == manifest_.content_hash &&
+           there.title == manifest_.title && there.metadata_json == manifest_.metadata_json &&
+           there.chunking == manifest_.chunking && there.salt_digest == manifest_.salt_digest &&
+           there.fingerprint == manifest_.fingerprint;
+  }
   /// Ignores errors of KV, which is only cache: a document is stored without KV that has no room.
   static Status without_kv(const Status& why) {
     if (why.code() == Code::kIo || why.code() == Code::kFailedPrecondition) return why;

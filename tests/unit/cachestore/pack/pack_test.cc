@@ -213,6 +213,26 @@ TEST_F(PackTransferTest, ATitleThatChangedComesBack) {
   EXPECT_EQ(head->title, "Then");
 }
 
+TEST_F(PackTransferTest, WhatWasCutOrSaltedOtherwiseComesBack) {
+  auto store = make_store();
+  ASSERT_OK(test::put_document(*store, "a", {1}));
+  const std::string pack = pack_of(*store, {"a"});
+  const auto cut = [](DocumentManifest& m) { m.chunking = "tokens:64"; };
+  const auto salted = [](DocumentManifest& m) { m.salt_digest = sha256("a salt"); };
+  for (auto* const other : {+cut, +salted}) {
+    ASSERT_OK(test::put_document(*store, "a", {2}, {}, false, other));
+    const auto report = import(*store, pack, options());
+    ASSERT_OK(report);
+    EXPECT_EQ(report->documents, 1u);
+    EXPECT_EQ(report->skipped, 0u);
+    const auto head = store->get_document_head("default", "a");
+    ASSERT_OK(head);
+    EXPECT_EQ(head->chunking, "tokens:512");
+    EXPECT_TRUE(head->salt_digest.is_zero());
+    EXPECT_TRUE(store->peek_segment(test::key_of(1)));
+  }
+}
+
 TEST_F(PackTransferTest, WhatIsThereIsSkippedButItsLostKvComesBack) {
   auto store = make_store();
   ASSERT_OK(test::put_document(*store, "a", {1}));
