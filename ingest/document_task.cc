@@ -155,9 +155,12 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
     end(good(ItemResult::kUpdated, *existing_));
     return true;
   }
-  if (existing_ready_ && existing_->job_id == work_.job_id &&
+  // Equal documents without ids in one call are one document; the last one's metadata count.
+  const bool twice = !work_.item.given_id;
+  const bool described_anew = twice && settings.if_exists == IfExists::kUpsert && existing_ready_ &&
+                              existing_->metadata_json != input.metadata_json;
+  if (existing_ready_ && existing_->job_id == work_.job_id && !described_anew &&
       existing_->content_hash == work_.item.content_hash) {
-    const bool twice = !work_.item.given_id;  // equal documents without ids in one call
     const bool new_then = existing_->created_ms >= work_.job_created_ms;
     end(good(twice      ? ItemResult::kUnchanged
              : new_then ? ItemResult::kCreated

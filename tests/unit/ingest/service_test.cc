@@ -115,6 +115,17 @@ TEST_F(ServiceTest, ItemsSucceedOrFailAlone) {
   EXPECT_EQ(*service_->documents().content("default", "good"), "text one");
 }
 
+TEST_F(ServiceTest, OfEqualDocumentsWithoutIdsTheLastOnesMetadataCount) {
+  std::vector<DocumentInput> batch;
+  batch.push_back(doc("", "same text", R"({"page":1})"));
+  batch.push_back(doc("", "same text", R"({"page":2})"));
+  batch.push_back(doc("", "same text", R"({"page":2})"));
+  const JobSnapshot job = put(std::move(batch));
+  EXPECT_EQ(results(job), "created updated unchanged");
+  EXPECT_EQ(service_->documents().get("default", job.results.at(0).id)->metadata_json,
+            R"({"page":2})");
+}
+
 TEST_F(ServiceTest, SingleDocumentErrorsHaveNoIndex) {
   BatchOptions options;
   options.in_batch = false;
