@@ -26,11 +26,15 @@ inline std::size_t code_point_floor(std::string_view text, std::size_t pos) {
 class CodePointCounter {
  public:
   explicit CodePointCounter(std::string_view text) : text_(text) {}
-  /// Returns the code point offset of `byte`. A smaller `byte` than before restarts the count.
+  /// Returns the code point offset of `byte`. It reads the text from the last place, or from the
+  /// beginning where that is nearer, as chunks overlap in long documents.
   std::uint64_t at(std::size_t byte) {
     if (byte > text_.size()) byte = text_.size();
-    if (byte < byte_) byte_ = 0, count_ = 0;
-    count_ += count_code_points(text_.substr(byte_, byte - byte_));
+    if (byte < byte_ && byte < byte_ - byte) byte_ = 0, count_ = 0;
+    if (byte < byte_)
+      count_ -= count_code_points(text_.substr(byte, byte_ - byte));
+    else
+      count_ += count_code_points(text_.substr(byte_, byte - byte_));
     byte_ = byte;
     return count_;
   }

@@ -33,6 +33,20 @@ TEST(Utf8Test, CountsCodePointsAndBlanks) {
   EXPECT_EQ(counter.at(3), 2u) << "going back";
 }
 
+TEST(Utf8Test, CountingBackALittleReadsALittle) {
+  std::string text;
+  for (int i = 0; i < (1 << 20); ++i) text += "a\xC3\xA9";
+  CodePointCounter counter(text);
+  EXPECT_EQ(counter.at(text.size()), 2u << 20);
+  // Counted from the beginning each time, these were hundreds of gigabytes.
+  for (std::size_t i = text.size() / 3; i > (7u << 17); --i) {
+    ASSERT_EQ(counter.at(3 * i - 3), 2 * i - 2);
+    ASSERT_EQ(counter.at(3 * i), 2 * i);
+  }
+  EXPECT_EQ(counter.at(3), 2u) << "nearer to the beginning";
+  EXPECT_EQ(counter.at(0), 0u);
+}
+
 TEST(MetadataTest, KeepsObjectsOnly) {
   EXPECT_EQ(*normalize_metadata("", 100), "{}");
   EXPECT_EQ(*normalize_metadata(R"( { "a" : 1 } )", 100), R"({"a":1})");
