@@ -191,6 +191,23 @@ bool begins_document(const PlannedContext& before, const PlannedContext& context
   return context.document_id != before.document_id || context.chunk <= before.chunk;
 }
 
+/// `rank` tokens are kept before the context, whose document begins at `document`.
+std::int64_t first_position(const EngineFacts& facts, const Plan& plan, const PlannedContext& c,
+                            std::int64_t rank, std::int64_t document) {
+  switch (plan.positions) {
+    case PositionMode::kGlobal:
+      return c.offset;
+    case PositionMode::kCompact:
+      return rank;
+    // This is its position at ingest, where the prefix stood before it.
+    case PositionMode::kLocalNaive:
+      return count_of(facts.ingest_prefix);
+    case PositionMode::kParallel:
+      return plan.prefix_tokens + c.offset - document;
+  }
+  return c.offset;
+}
+
 void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
   Plan& plan = qp.plan;
   Execution& execution = qp.execution;
@@ -200,6 +217,7 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
     ContextWork& w = execution.work[i];
     if (i == 0 || begins_document(plan.contexts[i - 1], c)) document = c.offset;
     w.block_position.assign(c.blocks.size(), -1);
+    w.first_position = first_position(facts, plan, c, rank, document);
     c.kept_in.clear();
     if (w.source == ContextSource::kNothing) continue;
     if (w.source != ContextSource::kInPlace)
@@ -213,25 +231,9 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
       if (i < execution.selection.scores.size() && b < execution.selection.scores[i].size())
         block.score = execution.selection.scores[i][b];
       if (block.kept_layers == 0) continue;
-      const std::int64_t local = block.first_token;
-      switch (plan.positions) {
-        case PositionMode::kGlobal:
-          w.block_position[b] = static_cast<std::int32_t>(c.offset + local);
-          break;
-        case PositionMode::kCompact:
-          w.block_position[b] = static_cast<std::int32_t>(rank);
-          break;
-        // This is its position at ingest, where the prefix stood before it.
-        case PositionMode::kLocalNaive:
-          w.block_position[b] = static_cast<std::int32_t>(count_of(facts.ingest_prefix) + local);
-          break;
-        case PositionMode::kParallel: {
-          const std::int64_t position = plan.prefix_tokens + c.offset - document + local;
-          w.block_position[b] = static_cast<std::int32_t>(position);
-          longest_end = std::max(longest_end, position + block.num_tokens);
-          break;
-        }
-      }
+      w.block_position[b] = static_cast<std::int32_t>(
+          plan.positions == PositionMode::kCompact ? rank : w.first_position + block.first_token);
+      longest_end = std::max<std::int64_t>(longest_end, w.block_position[b] + block.num_tokens);
       rank += block.num_tokens;
     }
   }

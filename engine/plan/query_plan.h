@@ -31,6 +31,8 @@ struct ContextWork {
   bool writable = false;  ///< a document names `key`, so newly computed KV is worth storing
   /// Assembled position of each block's first token; -1: no layer keeps it.
   std::vector<std::int32_t> block_position;
+  /// Assembled position of its first token; where no layer keeps that, the one that it would have.
+  std::int64_t first_position = 0;
   std::int64_t left_tokens = 0;  ///< of its left context, computed with it where it is kAlone
 };
 
@@ -56,13 +58,6 @@ struct Execution {
 struct QueryPlan {
   Plan plan;
   Execution execution;
-
-  /// Returns the assembled position of the context's first token.
-  std::int64_t first_position(std::int32_t context) const {
-    const auto i = to_size(context);
-    const auto& at = execution.work[i].block_position;
-    return at.empty() || at.front() < 0 ? plan.contexts[i].offset : at.front();
-  }
 };
 
 }  // namespace quire

@@ -158,7 +158,7 @@ QueryPassStage::QueryPassStage(StageResources& shared)
   const EngineFacts& facts = run_.core.facts;
   result_.last_position = run_.execution.suffix_position + count_of(run_.request.suffix_ids) - 1;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i)
-    result_.context_position.push_back(run_.first_position(i));
+    result_.context_position.push_back(run_.work(i).first_position);
   const std::int64_t rows = count_of(run_.request.suffix_ids);
   if (!run_.execution.needs_head_queries) {
     capture_ = std::make_unique<MeanCapture>(std::int64_t{facts.num_heads} * facts.shape.head_dim,

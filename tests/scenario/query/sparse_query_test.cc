@@ -428,6 +428,19 @@ TEST_F(SparseQueryTest, PastTheWindowKeptTokensAreNumberedWithoutGaps) {
   EXPECT_EQ(run(r).ids, o.ids);
 }
 
+// Only its first and last chunk have a part in the query pass.
+TEST_F(SparseQueryTest, PastTheWindowBlocksOfADocumentOfManyChunksAreChosen) {
+  for (std::size_t n : {260u, 270u}) docs_.push_back(make_doc(n));
+  auto r = request("samkv", {{"recompute", "none"}});
+  for (std::size_t i = 0; i < r.contexts.size(); ++i) {
+    r.contexts[i].document_id = "long";
+    r.contexts[i].chunk = static_cast<std::int32_t>(i);
+  }
+  const Outcome o = run(r);
+  EXPECT_EQ(o.plan.positions, PositionMode::kCompact);
+  EXPECT_EQ(o.ids.size(), 12u);
+}
+
 TEST_F(SparseQueryTest, OptionsAreCheckedByName) {
   const auto field = [this](const char* strategy, const char* name, const char* value) {
     const Status s = run_query(*engine_, request(strategy, {{name, value}})).status;

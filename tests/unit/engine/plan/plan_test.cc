@@ -191,6 +191,30 @@ TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
   EXPECT_EQ(p->execution.suffix_position, 73);
 }
 
+// The query pass over the anchors of a long document has nothing of its middle chunks, whose blocks
+// are scored at their distance to the question nevertheless.
+TEST_F(PlanTest, PastTheWindowAContextWithoutKeptTokensStandsWhereTheyWould) {
+  facts.window = 150;
+  for (std::int32_t i = 0; i < 4; ++i) {
+    add(ids(100, 10 + 100 * i), true);
+    request.contexts.back().document_id = "one";
+    request.contexts.back().chunk = i;
+  }
+  const auto p = build("samkv");
+  ASSERT_TRUE(p.ok()) << p.status().to_string();
+  ASSERT_EQ(p->plan.positions, PositionMode::kCompact);
+  const auto& work = p->execution.work;
+  EXPECT_EQ(work[0].block_position[0], 1);
+  EXPECT_EQ(work[1].block_position, std::vector<std::int32_t>(7, -1));
+  EXPECT_EQ(work[2].block_position, std::vector<std::int32_t>(7, -1));
+  EXPECT_EQ(work[0].first_position, 1);
+  EXPECT_EQ(work[1].first_position, 17);
+  EXPECT_EQ(work[2].first_position, 17);
+  EXPECT_EQ(work[3].first_position, 17);
+  EXPECT_EQ(work[3].block_position[5], 17);
+  EXPECT_EQ(p->execution.suffix_position, 17 + 16 + 4);
+}
+
 TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
   add(ids(40, 10), true);
   add(ids(20, 100), true);
