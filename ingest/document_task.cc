@@ -406,22 +406,16 @@ void DocumentTask::warm_behind_related() {
   prefill_all();
 }
 
-ContextKey DocumentTask::name_of(const DocumentManifest& m, std::size_t chunk) const {
-  return context_.engine.names().context_key(m.chunks[chunk].token_ids,
-                                             context_.options.tenant(m.ns), to_bytes(m.salt_digest),
-                                             left_context(m, chunk));
-}
-
-/// Gives the chunks the keys under which this model finds their KV, where the first one has
-/// another: the document was imported while another model was loaded, or namespaces share KV since.
+/// Gives the chunks the keys under which this model finds their KV, where they have others: the
+/// document was imported while another model was loaded, or a setting changed that names depend on.
 /// Returns whether it did.
 bool DocumentTask::rename_chunks(DocumentManifest& m) const {
   const bool ours = m.status == DocumentStatus::kReady && kv_policy(m) != KvPolicy::kTextOnly &&
                     m.fingerprint == context_.engine.document_fingerprint(m.ns);
-  if (!ours || m.chunks.empty() || m.chunks[0].key == name_of(m, 0)) return false;
+  if (!ours || has_keys_of(context_.engine, context_.options, m)) return false;
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {
     DocumentChunk& c = m.chunks[i];
-    c.key = name_of(m, i);
+    c.key = key_of(context_.engine, context_.options, m, i);
     c.block_tokens = static_cast<std::uint32_t>(
         context_.engine.names().block_tokens_for(count_of(c.token_ids)));
   }

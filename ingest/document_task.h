@@ -61,7 +61,6 @@ class DocumentTask : public ChunkPrefills::Owner,
   Status keep_existing(const DocumentInput& input);
   Status check_quota();
   Status ask_for_pin(std::uint64_t num_tokens);
-  ContextKey name_of(const DocumentManifest& m, std::size_t chunk) const;
   bool rename_chunks(DocumentManifest& m) const;
   void find_missing();
   void prefill_all();

@@ -6,6 +6,7 @@
 #include "base/index.h"
 #include "base/sha256.h"
 #include "base/system/free_memory.h"
+#include "ingest/names.h"
 
 namespace quire {
 namespace {
@@ -92,6 +93,17 @@ std::string_view header_title(const DocumentManifest& manifest) {
   const std::size_t line = manifest.chunking.find('\n');
   return line == std::string::npos ? std::string_view(manifest.title)
                                    : std::string_view(manifest.chunking).substr(line + 1);
+}
+
+ContextKey key_of(const Engine& engine, const IngestOptions& options,
+                  const DocumentManifest& manifest, std::size_t chunk) {
+  return engine.names().context_key(manifest.chunks[chunk].token_ids, options.tenant(manifest.ns),
+                                    to_bytes(manifest.salt_digest), left_context(manifest, chunk));
+}
+
+bool has_keys_of(const Engine& engine, const IngestOptions& options,
+                 const DocumentManifest& manifest) {
+  return manifest.chunks.empty() || manifest.chunks[0].key == key_of(engine, options, manifest, 0);
 }
 
 bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b) {

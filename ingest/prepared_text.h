@@ -41,6 +41,14 @@ std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest);
 /// Sets what the document's KV sees of other texts, and leaves the other options.
 void set_what_is_seen(const DocumentManifest& manifest, ChunkingOptions& options);
 
+/// Returns the key under which the engine finds the KV of a chunk of a whole manifest.
+ContextKey key_of(const Engine& engine, const IngestOptions& options,
+                  const DocumentManifest& manifest, std::size_t chunk);
+/// Returns whether the chunks of a whole manifest have these keys. Where the first one has not,
+/// none has: equal models may still name KV differently (ContextNames), and so does another tenant.
+bool has_keys_of(const Engine& engine, const IngestOptions& options,
+                 const DocumentManifest& manifest);
+
 /// Returns whether chunks that were made of one version are those of the other.
 bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b);
 /// Returns whether nothing was committed between the two reads of a document.

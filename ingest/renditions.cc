@@ -27,9 +27,15 @@ Result<DocumentManifest> Renditions::get(std::string_view ns, std::string_view i
   const std::string fingerprint = engine_.document_fingerprint(ns);
   for (int attempt = 0; attempt < kMostTries; ++attempt) {
     QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, store_.get_document_head(ns, id));
-    // What was ingested for a model of this very fingerprint needs no rendition.
-    if (m.status != DocumentStatus::kReady || m.fingerprint == fingerprint)
-      return store_.get_document(ns, id);
+    if (m.status != DocumentStatus::kReady) return store_.get_document(ns, id);
+    if (m.fingerprint == fingerprint) {
+      // What was ingested for a model of this very fingerprint needs no rendition, unless the two
+      // have blocks or values of other sizes.
+      auto whole = store_.get_document(ns, id);
+      if (!whole.ok() || kv_policy(*whole) == KvPolicy::kTextOnly ||
+          has_keys_of(engine_, options_, *whole))
+        return whole;
+    }
     auto chunks = chunks_of(m);
     // The text was read after the manifest: only if that is still the same do they belong together.
     QUIRE_ASSIGN_OR_RETURN(const DocumentManifest stored, store_.get_document_head(ns, id));

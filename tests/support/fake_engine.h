@@ -29,8 +29,9 @@ inline constexpr std::string_view kTestPrompt =
 class FakeEngine final : public Engine {
  public:
   /// `fingerprint` stands for the model: a different one makes stored documents stale.
+  /// `block_tokens` is that of ContextNames.
   explicit FakeEngine(Store& store, const std::string& fingerprint = "m-00000001",
-                      std::int64_t window = 2048)
+                      std::int64_t window = 2048, std::int32_t block_tokens = 0)
       : store_(store) {
     const std::string folder = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
     auto tokenizer = load_tokenizer(folder);
@@ -45,7 +46,7 @@ class FakeEngine final : public Engine {
     const Digest digest = Sha256().update_field(fingerprint).finish();
     std::memcpy(info_.fingerprint_digest.data(), digest.bytes.data(),
                 info_.fingerprint_digest.size());
-    names_ = ContextNames(digest);
+    names_ = ContextNames(digest, block_tokens);
     info_.max_model_len = window;
     info_.kv_bytes_per_token = kBytesPerToken;
     thread_ = std::thread([this] { loop(); });

@@ -94,6 +94,28 @@ TEST_F(ModelViewTest, ADocumentHasTheKeysOfTheModelAndKeepsItsKv) {
   EXPECT_EQ(resolve("a")->missing, std::vector<std::string>{"a"});
 }
 
+TEST_F(ModelViewTest, TheSameModelWithOtherBlocksKeepsKvOfItsOwn) {
+  put(one(doc("a", prose(200, 1))));
+  const DocumentManifest stored = *store_->get_document("default", "a");
+  view_.reset();
+  other_ = std::make_unique<FakeEngine>(*faulty_, stored.fingerprint, 2048, 64);
+  view_ = service_->documents_of(*other_);
+  const auto r = resolve("a");
+  ASSERT_OK(r);
+  const QueryContext& c = r->documents.at(0).contexts.at(0);
+  EXPECT_EQ(c.token_ids, stored.chunks[0].token_ids);
+  EXPECT_EQ(c.key, other_->names().context_key(c.token_ids, "default", SaltDigest{}));
+  EXPECT_NE(c.key, stored.chunks[0].key);
+  compute(c);
+  EXPECT_TRUE(has_kv(*c.key));
+  EXPECT_TRUE(has_kv(stored.chunks[0].key)) << "each model has its own";
+  view_.reset();
+  other_ = std::make_unique<FakeEngine>(*faulty_, stored.fingerprint);
+  view_ = service_->documents_of(*other_);
+  EXPECT_EQ(resolve("a")->documents.at(0).contexts.at(0).key, stored.chunks[0].key)
+      << "with the same names it needs none";
+}
+
 TEST_F(ModelViewTest, AChangedDocumentIsNeverReadAsItWas) {
   put(one(doc("a", "The code is red.")));
   EXPECT_THAT(read("a"), ::testing::HasSubstr("red"));
