@@ -251,6 +251,25 @@ Status check_window(const EngineFacts& facts, const QueryRequest& request, const
                                                             : request.question_param);
 }
 
+/// Without a question the last token of the documents runs once more, so the last one must keep
+/// some of its tokens.
+Status check_end(const QueryRequest& request, const QueryPlan& qp) {
+  if (!request.suffix_ids.empty()) return {};
+  const std::vector<ContextWork>& work = qp.execution.work;
+  const auto last = std::find_if(work.rbegin(), work.rend(), [](const ContextWork& w) {
+    return w.source != ContextSource::kNothing;
+  });
+  if (last == work.rend() || last->source == ContextSource::kInPlace) return {};
+  const auto context = static_cast<std::int32_t>(work.rend() - last) - 1;
+  const Selection& selection = qp.execution.selection;
+  for (std::int32_t layer = 0; layer < selection.num_layers(); ++layer) {
+    if (selection.kept(layer, context).empty())
+      return Status::invalid(request.question_param,
+                             "strategy " + qp.plan.strategy + " needs a question");
+  }
+  return {};
+}
+
 /// Removes blocks of a selection that exceeds the window when its tokens are numbered without gaps.
 /// Blocks with the lowest scores go first, among those chosen besides `fixed`. A block has a
 /// position if any layer keeps it.
@@ -326,7 +345,9 @@ Status decide(const EngineFacts& facts, const QueryRequest& request, const Speed
   }
   assign_positions(facts, qp);
   QUIRE_RETURN_IF_ERROR(check_window(facts, request, qp));
-  return plan.selection_pending ? Status() : plan_recompute(facts, request, {}, qp);
+  if (plan.selection_pending) return {};
+  QUIRE_RETURN_IF_ERROR(check_end(request, qp));
+  return plan_recompute(facts, request, {}, qp);
 }
 
 }  // namespace
@@ -369,6 +390,7 @@ Status complete_plan(const EngineFacts& facts, const QueryRequest& request, cons
   }
   if (!taken.note.empty()) plan.add_fallback(taken.note);
   QUIRE_RETURN_IF_ERROR(check_window(facts, request, qp));
+  QUIRE_RETURN_IF_ERROR(check_end(request, qp));
   QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
   finish_plan(facts, speeds, qp);
   return {};

@@ -428,6 +428,15 @@ TEST_F(SparseQueryTest, PastTheWindowKeptTokensAreNumberedWithoutGaps) {
   EXPECT_EQ(run(r).ids, o.ids);
 }
 
+TEST_F(SparseQueryTest, WhatKeepsNothingOfTheLastDocumentNeedsAQuestion) {
+  auto r = request("samkv", {{"anchors", "none"}, {"select", "off"}});
+  EXPECT_EQ(run(r).ids.size(), 12u);
+  r.suffix_ids.clear();
+  const Outcome o = run_query(*engine_, r);
+  EXPECT_EQ(o.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(o.status.field(), r.question_param);
+}
+
 // Only its first and last chunk have a part in the query pass.
 TEST_F(SparseQueryTest, PastTheWindowBlocksOfADocumentOfManyChunksAreChosen) {
   for (std::size_t n : {260u, 270u}) docs_.push_back(make_doc(n));

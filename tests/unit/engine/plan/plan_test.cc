@@ -418,6 +418,26 @@ TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
   EXPECT_EQ(p->execution.suffix_position, 1 + 160);
 }
 
+TEST_F(PlanTest, WithoutAQuestionTheLastDocumentMustKeepSomething) {
+  add(ids(160, 10), true);
+  add(ids(160, 300), true);
+  request.suffix_ids.clear();
+  const auto completed = [&](Selection selection) {
+    auto p = build("samkv");
+    EXPECT_TRUE(p.ok()) << p.status().to_string();
+    if (!p.ok()) return p.status();
+    EXPECT_TRUE(p->plan.selection_pending);
+    return complete_plan(facts, request, {}, std::move(selection), {}, *p);
+  };
+  EXPECT_TRUE(completed(Selection::shared(4, {{}, {9}})).ok());
+  const Status nothing = completed(Selection::shared(4, {{0, 9}, {}}));
+  EXPECT_EQ(nothing.code(), Code::kInvalidArgument);
+  EXPECT_EQ(nothing.field(), request.question_param);
+  const Status in_one_layer = completed(
+      Selection::per_layer({{{0}, {9}}, {{0}, {9}}, {{0}, {}}, {{0}, {9}}}));
+  EXPECT_EQ(in_one_layer.field(), request.question_param);
+}
+
 TEST_F(PlanTest, MissReasonsTellWhy) {
   add(ids(20, 10), false);
   request.contexts.push_back({"", "", 0, ids(20, 40), std::nullopt});
