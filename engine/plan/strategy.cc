@@ -225,7 +225,7 @@ Status validate(const CacheOptions& options) {
   if (options.positions && *options.positions != PositionMode::kGlobal &&
       !(strategy && strategy->positions_selectable)) {
     return Status::invalid("cache.positions",
-                           "only strategy reuse lets a request choose positions; strategy " +
+                           "only strategies reuse and anchors let a request choose positions; strategy " +
                                options.strategy +
                                " places every token where the concatenation has it");
   }

@@ -22,7 +22,7 @@ inline std::size_t code_point_floor(std::string_view text, std::size_t pos) {
   return pos;
 }
 
-/// Turns ascending byte offsets into code point offsets, reading the text once.
+/// Turns byte offsets into code point offsets. It is cheap where each is near the one before.
 class CodePointCounter {
  public:
   explicit CodePointCounter(std::string_view text) : text_(text) {}
