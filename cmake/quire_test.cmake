@@ -1,4 +1,5 @@
-# quire_test(<name> SOURCES a_test.cc ... LIBS quire::x ... [LABELS l] [TIMEOUT s] [WHOLE])
+# quire_test(<name> SOURCES a_test.cc ... LIBS quire::x ... [LABELS l] [TIMEOUT s] [WHOLE]
+#            [COMPUTES])
 # One GoogleTest binary. Tests may read real data from QUIRE_SHARED_DATA_DIR (a folder beside the
 # repository) and must skip visibly where it is missing.
 #
@@ -7,17 +8,23 @@
 # model, a service), or with very many cases: those of which processes for single cases take more
 # than a second longer, all together, than one process for all. Sanitizers make every start of a
 # process slow, so that under them all programs are whole.
+#
+# Most tests wait for what they test, so a release build compiles them with -O1, which takes less
+# time than -O2. COMPUTES is for programs whose own sources compute much.
 include(GoogleTest)
 set(QUIRE_SHARED_DATA_DIR "${PROJECT_SOURCE_DIR}/../shared/data"
   CACHE PATH "Real test data, optional")
 
 function(quire_test name)
-  cmake_parse_arguments(ARG "WHOLE" "TIMEOUT;LABELS" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "WHOLE;COMPUTES" "TIMEOUT;LABELS" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name}
     PRIVATE ${ARG_LIBS} quire::warnings GTest::gtest_main GTest::gmock Threads::Threads)
   target_compile_definitions(${name} PRIVATE
     QUIRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" QUIRE_SHARED_DATA_DIR="${QUIRE_SHARED_DATA_DIR}")
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT ARG_COMPUTES)
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
