@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cachestore/disk/log/log_pieces.h"
+#include "cachestore/format/catalog_keys.h"
 #include "cachestore/store_admin.h"
 #include "tests/support/harness/test_store.h"
 
@@ -88,6 +89,40 @@ class StoreDamage : public ::testing::Test {
     ASSERT_TRUE(db->Close().ok());
     fs::remove_all(record);
     fs::rename(copy, record);
+  }
+  /// Returns whether tables that the manifest knows have what was written besides document `n`, but
+  /// not the document before it, which only the log has.
+  bool tables_have_only_more_of(std::uint64_t n) const {
+    namespace rocksdb = ::rocksdb;
+    const std::string copy = folder.path("tables");
+    fs::copy(options.path + "/db", copy);
+    for (const auto& log : files(".log")) fs::remove(fs::path(copy) / log.filename());
+    rocksdb::Options o;
+    o.disable_auto_compactions = true;
+    std::vector<std::string> names;
+    EXPECT_TRUE(rocksdb::DB::ListColumnFamilies(o, copy, &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const auto& name : names) families.emplace_back(name, o);
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* opened = nullptr;
+    const auto status = rocksdb::DB::Open(o, copy, families, &handles, &opened);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    if (!status.ok()) return false;
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    const std::string head = catalog_key(kHeadKind, "default", id_of(n));
+    bool has_more = false, has_document = false;
+    for (auto* handle : handles) {
+      const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator({}, handle));
+      for (it->SeekToFirst(); it->Valid(); it->Next()) {
+        has_more = has_more || it->key().ends_with("more" + std::to_string(n));
+        has_document = has_document || it->key() == head;
+      }
+      EXPECT_TRUE(it->status().ok()) << it->status().ToString();
+    }
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+    EXPECT_TRUE(db->Close().ok());
+    fs::remove_all(copy);
+    return has_more && !has_document;
   }
   std::vector<fs::path> files(const std::string& suffix) const {
     std::vector<fs::path> out;
