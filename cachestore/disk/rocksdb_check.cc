@@ -67,6 +67,14 @@ class TablesAlone final : public ::rocksdb::WalFilter {
   const char* Name() const override { return "quire.TablesAlone"; }
 };
 
+/// Returns an error that says what the log lacks; `more` ends its text.
+Status lacks_changes(const LogGap& gap, const std::string& db, const std::string& more) {
+  return Status(Code::kCorruption,
+                "the log " + gap.log + " of the record in '" + db + "' lacks " +
+                    (gap.at_begin ? "its first changes" : "changes between others") + more,
+                "disk.path");
+}
+
 }  // namespace
 
 std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* handle,
@@ -200,12 +208,10 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
     }
   }
   if (acknowledged)
-    return Status(Code::kCorruption,
-                  "the log " + gap->log + " of the record in '" + folder_.db() +
-                      "' lacks changes between others: it has change " +
-                      std::to_string(gap->found) + " where " + std::to_string(gap->expected) +
-                      " should be",
-                  "disk.path");
+    return lacks_changes(*gap, folder_.db(),
+                         (gap->at_begin ? " and begins with change " : ": it has change ") +
+                             std::to_string(gap->found) + " where " +
+                             std::to_string(gap->expected) + " should be");
   std::vector<std::string> moved;
   if (read_only_) {
     stop_ = std::make_unique<StopAtGap>(gap->at_begin ? std::optional(gap->expected)
@@ -219,10 +225,7 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
   // end.
   if (!look.db || look.db->GetLatestSequenceNumber() >= gap->expected) {
     QUIRE_RETURN_IF_ERROR(undo_cut(moved));
-    return Status(Code::kCorruption,
-                  "the log " + gap->log + " of the record in '" + folder_.db() +
-                      "' lacks changes between others, and the manifest knows what is behind them",
-                  "disk.path");
+    return lacks_changes(*gap, folder_.db(), ", and the manifest knows what is behind them");
   }
   const std::uint64_t last = WriteLedger::last_present(kNumFamilies, look.slots());
   std::uint64_t seen = last;
