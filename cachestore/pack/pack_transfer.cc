@@ -158,12 +158,20 @@ class Importer {
   ImportReport take() { return std::move(report_); }
 
  private:
-  /// Whether the stored document is the pack's, cut and salted alike, so that its KV fits.
+  /// Whether the stored document is the pack's, cut and salted alike, and its chunks name the KV
+  /// that comes with the pack. KV that saw other related chunks has other names.
   bool is_same(const DocumentManifest& there) const {
     return there.status == DocumentStatus::kReady && there.content_hash == manifest_.content_hash &&
            there.title == manifest_.title && there.metadata_json == manifest_.metadata_json &&
            there.chunking == manifest_.chunking && there.salt_digest == manifest_.salt_digest &&
-           there.fingerprint == manifest_.fingerprint;
+           there.fingerprint == manifest_.fingerprint && (stale_ || names_kv_of_pack(there));
+  }
+  /// A chunk without a key in the pack has no KV there.
+  bool names_kv_of_pack(const DocumentManifest& there) const {
+    return std::ranges::equal(there.chunks, manifest_.chunks,
+                              [](const DocumentChunk& stored, const DocumentChunk& packed) {
+                                return packed.key.is_zero() || stored.key == packed.key;
+                              });
   }
   /// Ignores errors of KV, which is only cache: a document is stored without KV that has no room.
   static Status without_kv(const Status& why) {

@@ -40,7 +40,7 @@ struct ImportOptions {
 };
 struct ImportReport {
   std::uint64_t documents = 0;  ///< stored
-  /// already present with the same content and settings; their missing KV is stored
+  /// already present with the same content, settings and keys; their missing KV is stored
   std::uint64_t skipped = 0;
   std::uint64_t blocks = 0;  ///< blocks of KV stored
   std::uint64_t stale = 0;   ///< stored documents with KV of another model

@@ -233,6 +233,43 @@ TEST_F(PackTransferTest, WhatWasCutOrSaltedOtherwiseComesBack) {
   }
 }
 
+TEST_F(PackTransferTest, ADocumentWhoseKvSawOtherRelatedChunksComesBack) {
+  // The same text is read behind one token, and in the other store behind two.
+  const auto behind = [](const RelatedChunk& related) {
+    return [related](DocumentManifest& m) {
+      m.chunks[0].token_ids = test::manifest_of("a", {1}).chunks[0].token_ids;
+      m.related = {related};
+    };
+  };
+  ImportOptions o = options();
+  o.key_of = [](std::span<const std::int32_t> ids, const Digest&,
+                std::span<const std::int32_t> left_context) {
+    return test::key_of(static_cast<std::uint64_t>(ids[0]) / 100 + left_context.size());
+  };
+  auto from = make_store(), to = make_store();
+  ASSERT_OK(test::put_document(*from, "a", {2}, {}, false, behind({"b", "sha256:1", 0, {7}})));
+  ASSERT_OK(test::put_document(*to, "a", {3}, {}, false, behind({"c", "sha256:2", 0, {8, 9}})));
+  const std::string pack = pack_of(*from, {"a"});
+  auto report = import(*to, pack, o);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->documents, 1u);
+  EXPECT_EQ(report->skipped, 0u);
+  EXPECT_EQ(report->blocks, 3u);
+  const auto stored = to->get_document("default", "a");
+  ASSERT_OK(stored);
+  EXPECT_EQ(stored->chunks.at(0).key, test::key_of(2));
+  ASSERT_EQ(stored->related.size(), 1u);
+  EXPECT_EQ(stored->related[0].document_id, "b");
+  EXPECT_TRUE(to->peek_segment(test::key_of(2)));
+  report = import(*to, pack, o);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->skipped, 1u) << "now it is the pack's";
+  // Under another model no KV of the pack has to fit.
+  report = import(*to, pack, options("default", "m-other"));
+  ASSERT_OK(report);
+  EXPECT_EQ(report->skipped, 1u);
+}
+
 TEST_F(PackTransferTest, WhatIsThereIsSkippedButItsLostKvComesBack) {
   auto store = make_store();
   ASSERT_OK(test::put_document(*store, "a", {1}));
