@@ -130,11 +130,26 @@ Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
   return open_store_on(std::move(options), std::move(disk), std::move(shared), std::move(catalog));
 }
 
+/// Returns text as one word of a POSIX shell.
+std::string shell_word(std::string_view text) {
+  const bool plain = std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '/' ||
+           c == '.' || c == '_' || c == '-';
+  });
+  if (plain && !text.empty()) return std::string(text);
+  std::string word = "'";
+  for (const char c : text) {
+    // Between single quotes nothing is special, so a quote itself stands outside of them.
+    word += c == '\'' ? std::string(R"('\'')") : std::string(1, c);
+  }
+  return word + "'";
+}
+
 /// Returns the command that says what can be saved of a damaged store, for any working directory.
 std::string repair_command(const StoreOptions& options) {
   std::error_code ec;
   const auto whole = [&ec](const std::string& path) {
-    return std::filesystem::absolute(path, ec).lexically_normal().string();
+    return shell_word(std::filesystem::absolute(path, ec).lexically_normal().string());
   };
   return "quire store repair --path " + whole(options.path) +
          (options.copy_path.empty() ? "" : " --copy " + whole(options.copy_path));

@@ -528,6 +528,25 @@ TEST_F(StoreDamage, AnOlderRecordInThePlaceOfTheNewOneSaysHowToRepairIt) {
   }
 }
 
+TEST_F(StoreDamage, TheCommandOfARepairIsQuotedForAShell) {
+  options.path = folder.path("Sam's store");
+  write_documents(/*crash=*/true);
+  ManifestNote{"MANIFEST-999999", 1'000'000, record_identity(options.path + "/db")}.write(
+      options.path + "/EDITS");
+  const auto refused = open();
+  ASSERT_EQ(refused.code(), Code::kCorruption);
+  const std::string& why = refused.status().message();
+  const std::string word = "'" + folder.root() + R"(/Sam'\''s store')";
+  EXPECT_NE(why.find("; 'quire store repair --path " + word + "' says"), std::string::npos) << why;
+  options.copy_path = folder.path("a copy");
+  const auto with_copy = open();
+  ASSERT_EQ(with_copy.code(), Code::kCorruption);
+  const std::string& both = with_copy.status().message();
+  EXPECT_NE(both.find(" --path " + word + " --copy '" + options.copy_path + "'' says"),
+            std::string::npos)
+      << both;
+}
+
 TEST_F(StoreDamage, AManifestThatIsNoFileIsDamage) {
   write_documents(/*crash=*/false, 0, 8);
   fs::remove(options.path + "/SEAL");
