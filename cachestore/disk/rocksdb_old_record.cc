@@ -222,7 +222,8 @@ Status OldRecord::read_logs() {
       in_doubt = in_doubt || !follow_one_another({before, found.records.front()});
     before = found.records.back();
   }
-  const Logs needed = in_doubt || from_tables ? needed_logs() : Logs();
+  // Without a whole manifest nothing asks for what tables have.
+  const Logs needed = in_doubt || (from_tables && manifest_whole_) ? needed_logs() : Logs();
   const std::uint64_t first = in_doubt ? needed.first : 0;
   for (const std::string& log : misplaced) {
     unread_logs_.insert(log);
