@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <optional>
 
 #include "tests/support/file_makers.h"
 
@@ -22,6 +24,25 @@ ReaderRequest named(const std::string& name) {
   request.name = name;
   return request;
 }
+
+/// Gives QUIRE_READER its value back at its end, also where a test ends early.
+class ReaderVariable {
+ public:
+  ReaderVariable() {
+    if (const char* value = std::getenv("QUIRE_READER")) before_ = value;
+  }
+  ReaderVariable(const ReaderVariable&) = delete;
+  ReaderVariable& operator=(const ReaderVariable&) = delete;
+  ~ReaderVariable() {
+    if (before_)
+      ::setenv("QUIRE_READER", before_->c_str(), 1);
+    else
+      ::unsetenv("QUIRE_READER");
+  }
+
+ private:
+  std::optional<std::string> before_;  // none: it was not set
+};
 
 class ReaderProcessTest : public ::testing::Test {
  protected:
@@ -86,6 +107,7 @@ TEST_F(ReaderProcessTest, ErrorsNameTheFile) {
 TEST_F(ReaderProcessTest, AVariableThatNamesNoProgramIsToldByName) {
   const fs::path plain = folder_ / "plain";
   std::ofstream(plain) << "no program";
+  const ReaderVariable restored;
   for (const fs::path& wrong : {folder_ / "missing", plain, folder_}) {
     ASSERT_EQ(::setenv("QUIRE_READER", wrong.c_str(), 1), 0);
     const auto found = ReaderProcess::find();
@@ -96,7 +118,6 @@ TEST_F(ReaderProcessTest, AVariableThatNamesNoProgramIsToldByName) {
   }
   ASSERT_EQ(::setenv("QUIRE_READER", QUIRE_READER_BINARY, 1), 0);
   EXPECT_TRUE(ReaderProcess::find().ok());
-  ::unsetenv("QUIRE_READER");
 }
 
 TEST_F(ReaderProcessTest, CrashesAndNonsenseAreErrorsOfTheFile) {
