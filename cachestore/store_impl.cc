@@ -162,9 +162,10 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
   if (store.code() != Code::kCorruption) return store;
   if (options.read_only || options.on_damage == OnDamage::kRefuse)
     return Status(Code::kCorruption,
-                  store.status().message() + "; '" + repair_command(options) +
-                      "' says what can be saved, with --apply behind it does it, and so does a "
-                      "start with disk.on_damage = \"salvage\"",
+                  store.status().message() +
+                      "; a start with disk.on_damage = \"salvage\" saves what can be saved, and so "
+                      "does this command, which only tells of it without --apply: " +
+                      repair_command(options),
                   "disk.path");
   log_error("the record of the store is damaged: what can be read of it is put into a new one",
             {{"path", options.path}, {"reason", store.status().to_string()}});
