@@ -409,10 +409,11 @@ void DocumentTask::warm_behind_related() {
 /// Gives the chunks the keys under which this model finds their KV, where they have others: the
 /// document was imported while another model was loaded, or a setting changed that names depend on.
 /// Returns whether it did.
-bool DocumentTask::rename_chunks(DocumentManifest& m) const {
+bool DocumentTask::rename_chunks(DocumentManifest& m) {
   const bool ours = m.status == DocumentStatus::kReady && kv_policy(m) != KvPolicy::kTextOnly &&
                     m.fingerprint == context_.engine.document_fingerprint(m.ns);
   if (!ours || has_keys_of(context_.engine, context_.options, m)) return false;
+  for (const DocumentChunk& c : m.chunks) names_before_.push_back(c.key);
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {
     DocumentChunk& c = m.chunks[i];
     c.key = key_of(context_.engine, context_.options, m, i);
@@ -602,17 +603,34 @@ void DocumentTask::commit() {
                         context_.store.shared_jobs() == nullptr;
   if (work_.settings->if_match || work_.settings->if_none_match_any || (!replaces && !warm))
     options.expected_version = existing_ ? existing_->version : 0;
-  if (warm) options.expected_version = existing_->version;
   const ItemResult result = warm              ? ItemResult::kWarmed
                             : existing_ready_ ? ItemResult::kUpdated
                                               : ItemResult::kCreated;
   for (const DocumentChunk& c : m.chunks) m.num_tokens += c.num_tokens;
   options.fence = context_.table.fence(work_, good(result, m));
-  auto stored = store_document(m, segments, options);
-  // A new version for another model keeps what was changed while it was made.
-  for (int i = 0; warm && i < kMostTries && stored.code() == Code::kFailedPrecondition; ++i) {
+  const auto stored = warm ? store_anew(m, segments, options)
+                           : store_document(m, segments, options);
+  const bool conditional = work_.settings->if_match || work_.settings->if_none_match_any;
+  if (stored.code() == Code::kFailedPrecondition && !replaces && !warm && !conditional) {
+    // Another replica made it meanwhile. Anything else would fail again.
+    if (version_now() != *options.expected_version) return try_again();
+  }
+  if (!stored.ok()) return fail(stored.status(), path(""));
+  end(good(result, *stored));
+}
+
+/// Commits a version of the stored text whose KV was made anew, and keeps what was changed while it
+/// was made. Errors: kFailedPrecondition (the document was replaced meanwhile).
+Result<DocumentManifest> DocumentTask::store_anew(DocumentManifest m,
+                                                  std::span<const SegmentHandle> segments,
+                                                  CommitOptions options) {
+  for (int i = 0;; ++i) {
+    options.expected_version = m.version;
+    auto stored = context_.store.commit_document(m, std::nullopt, segments, options);
+    if (stored.code() != Code::kFailedPrecondition || i == kMostTries) return stored;
     const auto now = context_.store.get_document_head(work_.ns, m.id);
-    if (!now.ok() || !has_same_chunks(*now, *existing_)) break;
+    if (!now.ok() || !is_what_was_read(*now)) return stored;
+    m.version = now->version;
     m.title = now->title;
     m.metadata_json = now->metadata_json;
     m.pinned = now->pinned;
@@ -620,17 +638,23 @@ void DocumentTask::commit() {
     m.ttl_anchor = now->ttl_anchor;
     m.ttl_start_ms = now->ttl_start_ms;
     m.expires_at_ms = now->expires_at_ms;
-    options.expected_version = now->version;
-    stored = store_document(m, segments, options);
   }
-  const bool conditional = work_.settings->if_match || work_.settings->if_none_match_any;
-  if (stored.code() == Code::kFailedPrecondition && !replaces && !warm && !conditional) {
-    const auto now = context_.store.get_document_head(work_.ns, m.id);
-    // Another replica made it meanwhile. Anything else would fail again.
-    if ((now.ok() ? now->version : 0) != *options.expected_version) return try_again();
-  }
-  if (!stored.ok()) return fail(stored.status(), path(""));
-  end(good(result, *stored));
+}
+
+/// Returns whether the KV was made for this state of the document.
+bool DocumentTask::is_what_was_read(const DocumentManifest& now) const {
+  if (!has_same_chunks(now, *existing_)) return false;
+  if (!renamed_) return true;
+  // Another replica may have given it these names, too.
+  return std::ranges::equal(now.chunks, names_before_, {}, &DocumentChunk::key) ||
+         std::ranges::equal(now.chunks, existing_->chunks, {}, &DocumentChunk::key,
+                            &DocumentChunk::key);
+}
+
+/// Returns the version that the store has; 0: none.
+std::uint64_t DocumentTask::version_now() {
+  const auto now = context_.store.get_document_head(work_.ns, work_.item.view.id);
+  return now.ok() ? now->version : 0;
 }
 
 /// Commits with the text that waits in the store, or that an earlier version saved with the input.
@@ -639,7 +663,7 @@ Result<DocumentManifest> DocumentTask::store_document(DocumentManifest manifest,
                                                       CommitOptions options) {
   std::optional<std::string_view> text;
   options.waiting_text = text_name_;
-  if (work_.type == JobType::kIngest && text_name_.empty()) text = text_.text;
+  if (text_name_.empty()) text = text_.text;
   return context_.store.commit_document(std::move(manifest), text, segments, options);
 }
 
@@ -657,12 +681,14 @@ void DocumentTask::commit_missing() {
       if (std::ranges::find(named, key) == named.end()) named.push_back(key);
     }
     CommitOptions options;
-    options.expected_version = existing_->version;
     options.fence = context_.table.fence(work_, good(kept_result_, *existing_));
-    const auto stored = context_.store.commit_document(*existing_, std::nullopt, segments, options);
-    if (stored.ok()) return end(good(kept_result_, *stored));
-    // A version that came in between gets its names the next time.
-    if (stored.code() != Code::kFailedPrecondition) return fail(stored.status(), path(""));
+    const auto stored = store_anew(*existing_, segments, options);
+    // A post states the whole document, so it begins again with what is there now.
+    if (stored.code() == Code::kFailedPrecondition && work_.type == JobType::kIngest &&
+        version_now() != existing_->version)
+      return try_again();
+    if (!stored.ok()) return fail(stored.status(), path(""));
+    return end(good(kept_result_, *stored));
   }
   if (!segments.empty()) {
     const auto kept = context_.store.commit_segments(segments);

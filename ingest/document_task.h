@@ -61,7 +61,7 @@ class DocumentTask : public ChunkPrefills::Owner,
   Status keep_existing(const DocumentInput& input);
   Status check_quota();
   Status ask_for_pin(std::uint64_t num_tokens);
-  bool rename_chunks(DocumentManifest& m) const;
+  bool rename_chunks(DocumentManifest& m);
   void find_missing();
   void prefill_all();
   PrefillRequest request_of(std::size_t chunk) override;
@@ -73,6 +73,10 @@ class DocumentTask : public ChunkPrefills::Owner,
   Result<DocumentManifest> store_document(DocumentManifest manifest,
                                           std::span<const SegmentHandle> segments,
                                           CommitOptions options);
+  Result<DocumentManifest> store_anew(DocumentManifest m, std::span<const SegmentHandle> segments,
+                                      CommitOptions options);
+  bool is_what_was_read(const DocumentManifest& now) const;
+  std::uint64_t version_now();
   void commit_missing();
   void fail(const Status& status, std::string param);
   void wait_for_catalog(const Status& status);
@@ -107,8 +111,9 @@ class DocumentTask : public ChunkPrefills::Owner,
   NamespaceRoom::Grant room_;  // held until the document is committed
   bool keep_version_ = false;  // only KV is missing, so there is no new version
   bool renamed_ = false;       // only KV is missing, under keys that the version does not name yet
-  bool committing_ = false;    // the store may have this version already
-  bool ended_ = false;         // the table has been told, or is being told
+  std::vector<ContextKey> names_before_;  // where renamed_: the keys that the version names
+  bool committing_ = false;               // the store may have this version already
+  bool ended_ = false;                    // the table has been told, or is being told
   ItemResult kept_result_ = ItemResult::kUnchanged;
   std::uint64_t skipped_tokens_ = 0;  // tokens of chunks that need no prefill
   std::atomic<std::int64_t> tokens_done_{0};

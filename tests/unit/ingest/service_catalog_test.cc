@@ -1,6 +1,8 @@
 // Documents can be read, listed, patched, deleted and expired.
 #include <algorithm>
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "tests/support/harness/ingest_fixture.h"
 
@@ -19,6 +21,13 @@ class CatalogTest : public IngestTest {
     EXPECT_OK(page);
     for (const DocumentInfo& d : page->documents) out.push_back(d.id);
     return out;
+  }
+  /// Gives the chunks keys that are not those of this model, as after an import for another one.
+  void misname(const std::string& id) {
+    auto m = store_->get_document("default", id);
+    ASSERT_OK(m);
+    for (DocumentChunk& c : m->chunks) c.key = sha256("other " + c.key.hex());
+    ASSERT_OK(store_->commit_document(*m, std::nullopt));
   }
 };
 
@@ -478,10 +487,7 @@ TEST_F(CatalogTest, KvIsFoundAgainUnderKeysThatAreNotThoseOfTheModel) {
   const auto put_misnamed = [&](const std::string& id, KvPolicy kv) {
     o.kv = kv;
     put(document(id), o);
-    auto m = store_->get_document("default", id);
-    ASSERT_OK(m);
-    for (DocumentChunk& c : m->chunks) c.key = sha256("other " + c.key.hex());
-    ASSERT_OK(store_->commit_document(*m, std::nullopt));
+    misname(id);
   };
   const auto expect_named = [&](const std::string& id, bool cached) {
     const std::vector<std::string> ids = {id};
@@ -508,6 +514,69 @@ TEST_F(CatalogTest, KvIsFoundAgainUnderKeysThatAreNotThoseOfTheModel) {
   put_misnamed("posted", KvPolicy::kEager);
   EXPECT_EQ(put(document("posted"), o).results[0].result, ItemResult::kUnchanged);
   expect_named("posted", true);
+}
+
+TEST_F(CatalogTest, AChangeWhileKvGetsItsNamesStaysAndTheKvToo) {
+  std::atomic<bool> changes{false};
+  faulty_->before_commit = [&] {
+    if (!changes.exchange(false)) return;
+    EXPECT_OK(store_->update_document("default", "a", [](DocumentManifest& m) {
+      m.title = "changed";
+      m.pinned = true;
+      m.expires_at_ms = 2'000'000'000'000;
+      return Status();
+    }));
+  };
+  const auto input = one(doc("a", prose(100, 1), "", "Title"));
+  for (const bool warm : {true, false}) {
+    put(input);
+    misname("a");
+    changes = true;
+    const JobSnapshot job = warm ? wait(service_->warm("default", "a")) : put(input);
+    EXPECT_EQ(job.results[0].result, warm ? ItemResult::kWarmed : ItemResult::kUnchanged);
+    const auto now = service_->documents().get("default", "a");
+    ASSERT_OK(now);
+    EXPECT_EQ(now->cache.state, "resident");
+    EXPECT_EQ(now->title, "changed");
+    EXPECT_TRUE(now->pinned);
+    EXPECT_EQ(now->expires_at_ms, 2'000'000'000'000);
+    EXPECT_EQ(*service_->documents().content("default", "a"), prose(100, 1));
+  }
+}
+
+TEST_F(CatalogTest, KvOfADocumentThatIsReplacedMeanwhileIsNotCalledWarmed) {
+  std::atomic<bool> replaces{false};
+  faulty_->before_commit = [&] {
+    if (!replaces.exchange(false)) return;
+    auto m = store_->get_document("default", "a");
+    EXPECT_OK(m);
+    m->content_hash = "sha256:other";
+    EXPECT_OK(store_->commit_document(*m, std::nullopt));
+  };
+  const auto input = one(doc("a", prose(100, 1), "", "Title"));
+  put(input);
+  misname("a");
+  replaces = true;
+  const JobSnapshot warm = wait(service_->warm("default", "a"));
+  ASSERT_TRUE(warm.results[0].error);
+  EXPECT_EQ(warm.results[0].error->code, "precondition_failed");
+  const auto replaced = service_->documents().get("default", "a");
+  EXPECT_EQ(replaced->content_hash, "sha256:other");
+
+  put(input);
+  const auto hash = service_->documents().get("default", "a")->content_hash;
+  misname("a");
+  replaces = true;
+  const auto post = service_->submit("default", input, {});
+  ASSERT_OK(post);
+  while (!service_->jobs().job("default", post->id)->finished()) {
+    ASSERT_OK(service_->run_maintenance());
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(wait(post).results[0].result, ItemResult::kUpdated);
+  const auto posted = service_->documents().get("default", "a");
+  EXPECT_EQ(posted->content_hash, hash);
+  EXPECT_EQ(posted->cache.state, "resident");
 }
 
 TEST_F(CatalogTest, PlacesStayWithTheirTextAndNewOnesCostNoPrefill) {
