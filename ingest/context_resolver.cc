@@ -72,8 +72,8 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
 Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, const Digest& salt) {
   for (int attempt = 0; attempt < kMostTries; ++attempt) {
     const bool stale = m.fingerprint != engine_.document_fingerprint(m.ns);
-    QUIRE_RETURN_IF_ERROR(forget_vanished(m, stale));
-    if (!stale) return resolved(m, salt);
+    QUIRE_ASSIGN_OR_RETURN(const bool forgotten, forget_vanished(m, stale));
+    if (!stale) return resolved(m, salt, forgotten);
     QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(m.ns, m.id));
     auto anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
     QUIRE_ASSIGN_OR_RETURN(const DocumentManifest now, store_.get_document_head(m.ns, m.id));
@@ -88,13 +88,15 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
       m.chunks[i].left_chunks = (*anew)[i].left_chunks;
       m.num_tokens += m.chunks[i].token_ids.size();
     }
-    return resolved(m, salt);
+    return resolved(m, salt, forgotten);
   }
   return Status::unavailable("document '" + m.id + "' changes faster than it can be read");
 }
 
-/// Returns a version of a document whose chunks have this model's tokens.
-ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Digest& salt) const {
+/// Returns a version of a document whose chunks have this model's tokens. `unnamed`: their keys are
+/// not those that the document names.
+ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Digest& salt,
+                                           bool unnamed) const {
   ResolvedDocument d;
   d.id = m.id;
   d.title = m.title;
@@ -116,6 +118,7 @@ ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Dige
     context.left_context = left_context(m, i);
     context.read_behind = behind;
     if (!c.key.is_zero()) context.key = c.key;
+    context.unnamed = unnamed;
     context.lazy = renditions_ != nullptr || kv_policy(m) == KvPolicy::kLazy;
     d.contexts.push_back(std::move(context));
     d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
@@ -125,13 +128,13 @@ ResolvedDocument ContextResolver::resolved(const DocumentManifest& m, const Dige
 
 /// KV that has seen a text that is deleted or changed, or may be seen no more, is not used. Until
 /// the document's KV is made anew, which this asks for, each query computes it without related
-/// chunks.
-Status ContextResolver::forget_vanished(DocumentManifest& m, bool stale) {
-  if (m.related.empty()) return {};
+/// chunks. Returns whether the chunks have got other keys, which the document does not name.
+Result<bool> ContextResolver::forget_vanished(DocumentManifest& m, bool stale) {
+  if (m.related.empty()) return false;
   if (!stale) {
     QUIRE_ASSIGN_OR_RETURN(const bool current,
                            RelatedChunks(store_, options_.find_chunks, may_be_seen).are_current(m));
-    if (current) return {};
+    if (current) return false;
     if (refresh_) refresh_(m.ns, m.id);
   }
   // A fixed text of this model's tokens stays.
@@ -142,7 +145,7 @@ Status ContextResolver::forget_vanished(DocumentManifest& m, bool stale) {
       c.key = engine_.names().context_key(c.token_ids, options_.tenant(m.ns),
                                           to_bytes(m.salt_digest), left_context(m, i));
   }
-  return {};
+  return !stale;
 }
 
 Result<ResolvedDocument> ContextResolver::resolve_pending(std::string_view ns,

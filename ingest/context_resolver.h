@@ -39,9 +39,10 @@ class ContextResolver {
                            const ResolveOptions& options);
 
  private:
-  Status forget_vanished(DocumentManifest& manifest, bool stale);
+  Result<bool> forget_vanished(DocumentManifest& manifest, bool stale);
   Result<ResolvedDocument> resolve_ready(DocumentManifest manifest, const Digest& salt);
-  ResolvedDocument resolved(const DocumentManifest& manifest, const Digest& salt) const;
+  ResolvedDocument resolved(const DocumentManifest& manifest, const Digest& salt,
+                            bool unnamed) const;
   Result<ResolvedDocument> resolve_pending(std::string_view ns, const PendingDocument& pending);
 
   Store& store_;

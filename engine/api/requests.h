@@ -71,6 +71,9 @@ struct QueryContext {
   std::vector<std::int32_t> token_ids;
   std::optional<ContextKey> key;  ///< store key, which may have been evicted; none: inline text
   bool lazy = false;              ///< KV is computed by the first query that uses it
+  /// The document names no KV of `key`, so none that is computed may stay: it was to see texts that
+  /// are not there any more, and its own KV is being made anew.
+  bool unnamed = false;
   std::vector<std::int32_t> left_context;  ///< what its KV attends to (PrefillRequest)
   ReadBehind read_behind;                  ///< what stands before the document in `left_context`
   std::string param;  ///< what errors name it; empty: "documents[i]", by its place here

@@ -14,7 +14,7 @@ std::unique_ptr<LateContexts> LateContexts::of(const QueryRequest& request, Stor
   if (!pause.is_over()) return nullptr;
   auto out = std::make_unique<LateContexts>();
   for (const QueryContext& context : request.contexts) {
-    if (!context.key || store.peek_segment(*context.key)) continue;
+    if (!context.key || context.unnamed || store.peek_segment(*context.key)) continue;
     PrefillRequest& one = out->requests_.emplace_back();
     one.token_ids = context.token_ids;
     one.left_context = context.left_context;
@@ -38,8 +38,8 @@ void LateContexts::compute(Engine& engine, Store& store, WorkerPool& workers,
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     // The query itself, or another one, may have computed it meanwhile.
     if (store.peek_segment(keys_[i])) continue;
-    // KV under a name that the document does not have would be dropped: that of a stale one, or of
-    // a question with another cache_salt.
+    // KV that the engine keeps under another name than the document's would be dropped: that of a
+    // stale one, or of a question with another cache_salt.
     const PrefillRequest& one = requests_[i];
     if (keys_[i] !=
         engine.names().context_key(one.token_ids, one.tenant, one.salt_digest, one.left_context))

@@ -18,9 +18,9 @@ namespace quire {
 /// Threads: one at a time.
 class LateContexts {
  public:
-  /// Returns those contexts of the request that `auto` finds without KV in the store; null: there
-  /// are none, the request stores nothing (`cache.write`), or the pause is on. It copies their
-  /// token ids.
+  /// Returns those contexts of the request that `auto` finds without KV in the store, but for those
+  /// whose documents name none (QueryContext::unnamed); null: there are none, the request stores
+  /// nothing (`cache.write`), or the pause is on. It copies their token ids.
   static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store,
                                           const LatePause& pause);
   /// Has the KV of those computed and kept that still have none, and whose documents name it. It

@@ -167,6 +167,17 @@ TEST_F(RelatedChunksTest, WhatIsDeletedOrChangedIsNotUsedAndTheKvIsMadeAnew) {
   expect_behind("c", ids_of("b"));
 }
 
+TEST_F(RelatedChunksTest, KeysWithoutWhatVanishedAreNoNamesOfTheDocument) {
+  put(one(doc("a", "The lake is deep.")));
+  find({{"a", 0}});
+  put(one(doc("c", "A lake.")), behind(500));
+  EXPECT_FALSE(resolved("c").contexts.at(0).unnamed);
+  ASSERT_OK(service_->documents().remove("default", "a"));
+  EXPECT_TRUE(resolved("c").contexts.at(0).unnamed);
+  wait_for_version("c", 2);
+  EXPECT_FALSE(resolved("c").contexts.at(0).unnamed);
+}
+
 TEST_F(RelatedChunksTest, WhatMayBeSeenNoMoreIsNotUsed) {
   BatchOptions salted, text_only;
   salted.cache_salt = "eight characters";

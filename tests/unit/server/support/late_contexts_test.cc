@@ -120,6 +120,13 @@ TEST_F(LateContextsTest, WhatItsDocumentDoesNotNameIsNotComputed) {
   EXPECT_TRUE(pause_->take_place()) << "nothing waits";
 }
 
+TEST_F(LateContextsTest, WhatIsReadWithoutTextsThatVanishedIsNotComputed) {
+  QueryRequest r = request();
+  ASSERT_NE(LateContexts::of(r, *store_, *pause_), nullptr);
+  r.contexts[0].unnamed = true;
+  EXPECT_EQ(LateContexts::of(r, *store_, *pause_), nullptr);
+}
+
 TEST_F(LateContextsTest, OtherStrategiesDoAsTheirNamesSay) {
   QueryRequest r = request();
   r.cache.strategy = "recompute";
