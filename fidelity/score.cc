@@ -72,24 +72,60 @@ bool is_cjk(char32_t c) {
          (c >= 0xf900 && c <= 0xfaff) || (c >= 0x20000 && c <= 0x3ffff);
 }
 
-std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> words, articles;
-  std::string word;
+struct Word {
+  std::string text;      ///< in lower case, without punctuation
+  bool capital = false;  ///< it is written with a capital letter
+};
+
+std::vector<Word> split(std::string_view text) {
+  std::vector<Word> words;
+  Word word;
   const auto end_word = [&] {
-    if (!word.empty())
-      (word == "a" || word == "an" || word == "the" ? articles : words).push_back(word);
-    word.clear();
+    if (!word.text.empty()) words.push_back(std::move(word));
+    word = {};
   };
   for (std::size_t at = 0; at < text.size();) {
-    const char32_t c = lower(next_code_point(text, at));
+    const char32_t written = next_code_point(text, at), c = lower(written);
     if (is_ascii_punctuation(c) || is_cjk_punctuation(c)) continue;
     if (is_space(c) || is_cjk(c)) end_word();
     if (is_space(c)) continue;
-    append_utf8(c, word);
+    if (word.text.empty()) word.capital = written != c;
+    append_utf8(c, word.text);
     if (is_cjk(c)) end_word();
   }
   end_word();
-  return words.empty() ? articles : words;
+  return words;
+}
+
+bool is_article(const Word& word) {
+  return word.text == "a" || word.text == "an" || word.text == "the";
+}
+
+/// Returns the words of a text without articles, unless there is nothing else.
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  const std::vector<Word> all = split(text);
+  const bool articles_alone = std::ranges::all_of(all, is_article);
+  for (const Word& w : all)
+    if (articles_alone || !is_article(w)) words.push_back(w.text);
+  return words;
+}
+
+/// Returns the words of an answer that are compared with those of the reference. Those of a
+/// reference that is articles alone are kept in it. In a sentence, the letter A is told from the
+/// article by its capital.
+std::vector<std::string> words_for(std::string_view reference, std::string_view answer) {
+  const std::vector<Word> wanted = split(reference), said = split(answer);
+  if (wanted.empty() || !std::ranges::all_of(wanted, is_article)) return words_of(answer);
+  const bool letter = wanted.size() == 1 && wanted[0].text == "a" && wanted[0].capital;
+  const bool by_capital = letter && !std::ranges::all_of(said, is_article);
+  std::vector<std::string> words;
+  for (const Word& w : said) {
+    const bool is_wanted = std::ranges::find(wanted, w.text, &Word::text) != wanted.end() &&
+                           (!by_capital || w.capital);
+    if (is_wanted || !is_article(w)) words.push_back(w.text);
+  }
+  return words;
 }
 
 std::string ascii_lower(std::string_view text) {
@@ -122,25 +158,23 @@ std::string normalize_answer(std::string_view text) {
 }
 
 double exact_match(std::string_view answer, std::span<const std::string> references) {
-  const std::string normal = normalize_answer(answer);
-  return std::any_of(references.begin(), references.end(),
-                     [&](const auto& r) { return normalize_answer(r) == normal; })
+  return std::ranges::any_of(references,
+                             [&](const auto& r) { return words_for(r, answer) == words_of(r); })
              ? 1
              : 0;
 }
 
 double contains_answer(std::string_view answer, std::span<const std::string> references) {
-  const std::string text = " " + normalize_answer(answer) + " ";
-  return std::any_of(references.begin(), references.end(), [&](const std::string& reference) {
-    const std::string words = normalize_answer(reference);
-    return !words.empty() && text.find(" " + words + " ") != std::string::npos;
+  return std::ranges::any_of(references, [&](const std::string& reference) {
+    const std::vector<std::string> words = words_of(reference);
+    const std::vector<std::string> said = words_for(reference, answer);
+    return !words.empty() && !std::ranges::search(said, words).empty();
   });
 }
 
 double f1_score(std::string_view answer, std::span<const std::string> references) {
-  const auto words = words_of(answer);
   double best = 0;
-  for (const auto& r : references) best = std::max(best, f1_of(words, words_of(r)));
+  for (const auto& r : references) best = std::max(best, f1_of(words_for(r, answer), words_of(r)));
   return best;
 }
 

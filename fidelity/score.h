@@ -17,6 +17,10 @@ namespace quire {
 /// dictionary, which is not shipped).
 std::string normalize_answer(std::string_view text);
 
+// A reference of articles alone keeps these in the answer, too, for the three scores that follow.
+// Where the answer has other words, the reference "A" is its capital alone, since "a" is an article
+// there; an "A" that begins a sentence is taken for the letter.
+
 /// Returns 1 if the normalised answer equals a normalised reference, else 0. Without references it
 /// is 0.
 double exact_match(std::string_view answer, std::span<const std::string> references);

@@ -68,6 +68,25 @@ TEST(Score, AnArticleAloneIsAnAnswer) {
   EXPECT_EQ(contains_answer("B", Texts{"A"}), 0);
 }
 
+TEST(Score, TheLetterAIsFoundInASentenceAsOtherLettersAre) {
+  for (const std::string letter : {"A", "B"}) {
+    const Texts right{letter}, marked{"(" + letter + ")"};
+    const std::string sentence = "The answer is " + letter + ".";
+    EXPECT_EQ(contains_answer(sentence, right), 1);
+    EXPECT_EQ(contains_answer(sentence, marked), 1);
+    EXPECT_DOUBLE_EQ(f1_score(sentence, right), 0.5) << "of answer, is and the letter";
+    EXPECT_EQ(exact_match(sentence, right), 0);
+    EXPECT_EQ(exact_match("The " + letter, right), 1);
+    EXPECT_EQ(contains_answer("(" + letter + ") since it is a lake", right), 1);
+  }
+  EXPECT_EQ(contains_answer("The answer is B, a lake.", Texts{"A"}), 0);
+  EXPECT_EQ(f1_score("The answer is B, a lake.", Texts{"A"}), 0);
+  EXPECT_EQ(contains_answer("The answer is B.", Texts{"A", "B"}), 1);
+  EXPECT_EQ(contains_answer("It is the article a here", Texts{"a"}), 1) << "as it is written";
+  EXPECT_EQ(contains_answer("An apple", Texts{"An"}), 1);
+  EXPECT_EQ(contains_answer("New York and a lake", Texts{"a New York"}), 1);
+}
+
 TEST(Score, RulerCountsReferencesFoundInTheAnswer) {
   EXPECT_DOUBLE_EQ(ruler_match_all("They are ABC, def and 12.", Texts{"abc", "DEF", "34", "12"}),
                    0.75);
