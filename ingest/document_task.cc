@@ -638,7 +638,32 @@ Result<DocumentManifest> DocumentTask::store_anew(DocumentManifest m,
     m.ttl_anchor = now->ttl_anchor;
     m.ttl_start_ms = now->ttl_start_ms;
     m.expires_at_ms = now->expires_at_ms;
+    if (renamed_) m.companions = renamed_companions(now->companions);
   }
+}
+
+/// Returns what the document has besides its chunks' KV, once these have their new names: the
+/// draft's KV that was made here, and what it has by now, but for the draft's under old names,
+/// which nothing finds. Those are told from KV of further models by the draft's fingerprint. All
+/// stay unless each chunk has got the draft's KV anew: a setting that changed may leave its names
+/// alone.
+std::vector<ContextKey> DocumentTask::renamed_companions(std::vector<ContextKey> named) const {
+  std::vector<ContextKey> made;
+  std::string draft;
+  for (const ChunkPrefills::Item& c : prefills_.items()) {
+    if (!c.result || !c.result->companion) continue;
+    made.push_back(c.result->companion->key);
+    draft = c.result->companion->fingerprint;
+  }
+  if (made.size() == chunks_.size()) {
+    std::erase_if(named, [&](const ContextKey& key) {
+      const auto segment = context_.store.peek_segment(key);
+      return segment && (*segment)->fingerprint == draft;
+    });
+  }
+  for (const ContextKey& key : made)
+    if (std::ranges::find(named, key) == named.end()) named.push_back(key);
+  return named;
 }
 
 /// Returns whether the KV was made for this state of the document.
@@ -674,12 +699,10 @@ void DocumentTask::commit_missing() {
     if (c.result && c.result->companion) segments.push_back(c.result->companion);
   }
   if (renamed_) {
-    std::vector<ContextKey>& named = existing_->companions;
-    for (const ChunkPrefills::Item& c : prefills_.items()) {
-      if (!c.result || !c.result->companion) continue;
-      const ContextKey& key = c.result->companion->key;
-      if (std::ranges::find(named, key) == named.end()) named.push_back(key);
-    }
+    // Renditions name theirs without a new version.
+    const auto now = context_.store.get_document_head(work_.ns, existing_->id);
+    const bool same = now.ok() && now->version == existing_->version;
+    existing_->companions = renamed_companions(same ? now->companions : existing_->companions);
     CommitOptions options;
     options.fence = context_.table.fence(work_, good(kept_result_, *existing_));
     const auto stored = store_anew(*existing_, segments, options);

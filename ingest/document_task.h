@@ -75,6 +75,7 @@ class DocumentTask : public ChunkPrefills::Owner,
                                           CommitOptions options);
   Result<DocumentManifest> store_anew(DocumentManifest m, std::span<const SegmentHandle> segments,
                                       CommitOptions options);
+  std::vector<ContextKey> renamed_companions(std::vector<ContextKey> named) const;
   bool is_what_was_read(const DocumentManifest& now) const;
   std::uint64_t version_now();
   void commit_missing();

@@ -73,6 +73,10 @@ class FakeEngine final : public Engine {
   void fail_at(int n, Status status) {
     set([&] { fail_in_ = n, fail_with_ = std::move(status); });
   }
+  /// Makes later prefills give KV of a draft, too, under names of its own.
+  void give_draft() {
+    set([this] { has_draft_ = true; });
+  }
   /// Makes the next embedding fail with `status`. Later calls add failures for the embeddings after
   /// it.
   void fail_embed(Status status) {
@@ -131,7 +135,8 @@ class FakeEngine final : public Engine {
     }
     changed_.notify_all();
   }
-  std::int64_t locked(const std::int64_t& value) const {
+  template <class T>
+  T locked(const T& value) const {
     const std::lock_guard lock(mu_);
     return value;
   }
@@ -169,6 +174,9 @@ class FakeEngine final : public Engine {
                                  request.left_context);
     const std::int32_t step = names_.block_tokens_for(out.tokens);
     out.blocks = (out.tokens + step - 1) / step;
+    if (locked(has_draft_)) {
+      QUIRE_ASSIGN_OR_RETURN(out.companion, draft_of(request));
+    }
     if (auto found = store_.find_segment(out.key)) {
       out.segment = *found;
       out.already_cached = true;
@@ -195,6 +203,17 @@ class FakeEngine final : public Engine {
     return out;
   }
 
+  Result<SegmentHandle> draft_of(const PrefillRequest& request) {
+    const ContextNames names(sha256("the draft of " + info_.fingerprint));
+    const ContextKey key = names.context_key(request.token_ids, request.tenant,
+                                             request.salt_digest);
+    if (auto found = store_.find_segment(key)) return *found;
+    QUIRE_ASSIGN_OR_RETURN(auto writer,
+                           store_.begin_segment(key, {1, 1, 0}, 64, request.tenant, "d-00000001"));
+    QUIRE_RETURN_IF_ERROR(writer->put_value(0, 0, std::vector<std::byte>(16)));
+    return writer->finish();
+  }
+
   Store& store_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<PromptFormat> format_;
@@ -204,7 +223,7 @@ class FakeEngine final : public Engine {
   std::condition_variable changed_;
   // mu_ guards this member and all below.
   std::deque<std::pair<PrefillRequest, std::function<void(Result<PrefillResult>)>>> queue_;
-  bool stop_ = false, closed_ = false, at_gate_ = false;
+  bool stop_ = false, closed_ = false, at_gate_ = false, has_draft_ = false;
   int permits_ = 0, fail_in_ = -1;
   Status fail_with_;
   std::deque<Status> fail_embeds_;

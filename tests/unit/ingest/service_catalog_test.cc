@@ -434,6 +434,40 @@ TEST_F(CatalogTest, NamespacesShareKvOnlyWhenTold) {
       << "still referenced";
 }
 
+TEST_F(CatalogTest, ADocumentThatGetsOtherNamesKeepsNoKvOfADraftUnderOldOnes) {
+  engine_->give_draft();
+  BatchOptions o;
+  o.chunking.max_tokens = 64;
+  put(one(doc("a", prose(300, 1))), o);
+  const auto before = store_->get_document("default", "a");
+  ASSERT_OK(before);
+  ASSERT_GT(before->chunks.size(), 1u);
+  ASSERT_EQ(before->companions.size(), before->chunks.size());
+  const std::vector<ContextKey> further{sha256("of a further model"), sha256("not computed yet")};
+  ASSERT_OK(store_->add_companions(*before, further));
+  {
+    auto writer = store_->begin_segment(further[0], {1, 1, 0}, 64, "default", "m-00000002");
+    ASSERT_OK(writer);
+    ASSERT_OK((*writer)->put_value(0, 0, std::vector<std::byte>(16)));
+    const auto segment = (*writer)->finish();
+    ASSERT_OK(segment);
+    ASSERT_OK(store_->commit_segments({&*segment, 1}));
+  }
+  service_->stop();
+  options_.share_across_namespaces = true;
+  make_service();
+  EXPECT_EQ(wait(service_->warm("default", "a")).results[0].result, ItemResult::kWarmed);
+  const auto after = store_->get_document("default", "a");
+  ASSERT_OK(after);
+  EXPECT_EQ(after->companions.size(), after->chunks.size() + further.size());
+  for (const ContextKey& key : further) EXPECT_EQ(std::ranges::count(after->companions, key), 1);
+  for (const ContextKey& key : before->companions) {
+    EXPECT_EQ(std::ranges::count(after->companions, key), 0);
+    EXPECT_FALSE(store_->peek_segment(key)) << "nothing finds it";
+  }
+  EXPECT_TRUE(store_->peek_segment(further[0]));
+}
+
 TEST_F(CatalogTest, BulkDeleteByIdsAndFilter) {
   std::vector<DocumentInput> batch;
   for (int i = 0; i < 6; ++i)
