@@ -22,11 +22,6 @@ constexpr int kMostTries = 100;
 constexpr auto kIndexWait = std::chrono::seconds(60);
 constexpr auto kIndexPause = std::chrono::milliseconds(50);
 
-/// Returns the KV bytes per token of a document in the store.
-std::uint64_t bytes_per_token(const EngineInfo& info) {
-  return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
-}
-
 /// Runs `step` and returns what it threw as a failure.
 template <class Step>
 Status caught(const Step& step) {
@@ -442,33 +437,15 @@ void DocumentTask::find_missing() {
 
 /// Reserves what the document takes of the quota until it is committed.
 Status DocumentTask::check_quota() {
-  const std::uint64_t limit = context_.options.namespace_bytes;
-  if (limit == 0) return {};
+  const EngineInfo& info = context_.engine.info();
+  RoomNeed need;
+  if (existing_) need.replaced = existing_->text_bytes + kv_bytes(info, existing_->num_tokens);
+  need.wanted = text_.text.size();
+  for (const Chunk& c : chunks_) need.wanted += kv_bytes(info, c.token_ids.size());
   room_ = NamespaceRoom::Grant();
-  const auto per_token = bytes_per_token(context_.engine.info());
-  std::uint64_t replaced = 0, wanted = text_.text.size();
-  if (existing_) replaced = existing_->text_bytes + existing_->num_tokens * per_token;
-  for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
-  while (true) {
-    // It is read before the store, so a document whose commit comes in between counts twice for a
-    // moment. Otherwise it might not count at all.
-    const NamespaceRoom::State reserved = context_.room.state(work_.ns);
-    std::uint64_t used = 0;
-    for (const NamespaceStats& n : context_.store.namespaces()) {
-      if (n.name == work_.ns) used = n.text_bytes + n.tokens * per_token;
-    }
-    used = used - std::min(used, replaced) + reserved.bytes;
-    if (used + wanted > limit)
-      return Status::exhausted("the namespace holds " + std::to_string(used) +
-                               " bytes of text and KV, with documents in progress; this document "
-                               "needs " +
-                               std::to_string(wanted) + ", the limit is " + std::to_string(limit) +
-                               " (limits.namespace_bytes); delete documents");
-    auto grant = context_.room.reserve(work_.ns, wanted - std::min(wanted, replaced), reserved);
-    if (!grant) continue;
-    room_ = std::move(*grant);
-    return {};
-  }
+  QUIRE_ASSIGN_OR_RETURN(room_, reserve_room(context_.store, info, context_.room, work_.ns,
+                                             context_.options.namespace_bytes, need));
+  return {};
 }
 
 /// Asks before anything is computed, so it estimates the KV from the number of tokens.
@@ -477,7 +454,7 @@ Status DocumentTask::ask_for_pin(std::uint64_t num_tokens) {
   if (existing_ready_ && existing_->pinned)
     num_tokens -= std::min(num_tokens, existing_->num_tokens);
   if (num_tokens == 0) return {};
-  const std::uint64_t bytes = num_tokens * bytes_per_token(context_.engine.info());
+  const std::uint64_t bytes = kv_bytes(context_.engine.info(), num_tokens);
   QUIRE_ASSIGN_OR_RETURN(pin_,
                          context_.pins.grant({bytes, work_.settings->tier == "dram" ? bytes : 0}));
   return {};

@@ -1,5 +1,6 @@
 #include "ingest/ingest_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -8,12 +9,12 @@
 
 #include "base/log.h"
 #include "cachestore/catalog/shared_catalog.h"
-#include "ingest/admission/namespace_room.h"
 #include "ingest/context_resolver.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
 #include "ingest/model_view.h"
 #include "ingest/names.h"
+#include "ingest/prepared_text.h"
 #include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
 
@@ -43,6 +44,7 @@ class IngestServiceImpl final : public IngestService {
   Result<JobSnapshot> submit(std::string_view ns, std::vector<DocumentInput> documents,
                              const BatchOptions& options) override;
   Result<JobSnapshot> warm(std::string_view ns, std::string_view id) override;
+  Result<Admission> admit(const DocumentManifest& document, std::uint64_t text_bytes) override;
 
   DocumentCatalog& documents() override { return catalog_; }
   JobBoard& jobs() override { return table_; }
@@ -264,6 +266,25 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
   auto job = table_.add(std::move(record), std::move(packs));
   if (job.ok()) pump();
   return job;
+}
+
+Result<Admission> IngestServiceImpl::admit(const DocumentManifest& document,
+                                           std::uint64_t text_bytes) {
+  const EngineInfo& info = engine_.info();
+  std::uint64_t tokens = 0;
+  for (const DocumentChunk& c : document.chunks) tokens += c.num_tokens;
+  RoomNeed need{.wanted = text_bytes + kv_bytes(info, tokens)};
+  const auto existing = store_.get_document_head(document.ns, document.id);
+  if (existing.ok()) need.replaced = existing->text_bytes + kv_bytes(info, existing->num_tokens);
+  Admission out;
+  QUIRE_ASSIGN_OR_RETURN(
+      out.room, reserve_room(store_, info, room_, document.ns, options_.namespace_bytes, need));
+  if (!document.pinned || kv_policy(document) == KvPolicy::kTextOnly) return out;
+  if (existing.ok() && existing->status == DocumentStatus::kReady && existing->pinned)
+    tokens -= std::min(tokens, existing->num_tokens);
+  if (tokens == 0) return out;
+  QUIRE_ASSIGN_OR_RETURN(out.pin, pins_.grant({kv_bytes(info, tokens), 0}));
+  return out;
 }
 
 Status IngestServiceImpl::check_preconditions(std::string_view ns,

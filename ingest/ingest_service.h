@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/admission/pin_gate.h"
+#include "ingest/admission/admission.h"
 #include "ingest/document/document_types.h"
 #include "ingest/document/job.h"
 #include "ingest/document/related_chunks.h"
@@ -97,6 +97,11 @@ class IngestService {
   /// Computes the missing parts of a document's cache again. (disk) Errors: kNotFound,
   /// kFailedPrecondition (not ready), those of submit().
   virtual Result<JobSnapshot> warm(std::string_view ns, std::string_view id) = 0;
+
+  /// Checks as for a post whether a document that is stored without one fits into what its
+  /// namespace may hold, and whether it may be pinned. The document has namespace, id and chunks.
+  /// What is returned is held until the store has the document. (disk) Errors: kResourceExhausted.
+  virtual Result<Admission> admit(const DocumentManifest& document, std::uint64_t text_bytes) = 0;
 
   // ---- documents and jobs by id ----
   /// Returns the documents of all namespaces; valid as long as the service.

@@ -143,8 +143,9 @@ class Importer {
       report_.blocks += blocks;
       return {};
     }
-    const auto stored = store_.commit_document(std::move(manifest_), text_, handles);
-    if (const Status s = of_store(stored.status()); !s.ok()) {
+    Status s = options_.admit ? options_.admit(manifest_, text_.size()) : Status();
+    if (s.ok()) s = of_store(store_.commit_document(std::move(manifest_), text_, handles).status());
+    if (!s.ok()) {
       if (s.code() == Code::kIo || s.code() == Code::kFailedPrecondition) return s;
       report_.rejected.push_back({pack_id_, s.message()});
       return {};

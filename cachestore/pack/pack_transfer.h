@@ -35,6 +35,10 @@ struct ImportOptions {
       key_of;
   /// Rejects ids that the service does not accept; empty: accepts all
   std::function<Status(std::string_view id)> check_id;
+  /// Says whether a document may be stored, given as it would be with the bytes of its text, and
+  /// rejects it otherwise; not asked for those that are skipped. kIo and kFailedPrecondition end
+  /// the import. Empty: all may
+  std::function<Status(const DocumentManifest& document, std::uint64_t text_bytes)> admit;
   /// Comes before a document is stored or kept; an error ends the import. Empty: nothing
   std::function<Status(std::string_view id)> before_commit;
 };

@@ -126,6 +126,12 @@ void cache_import(std::shared_ptr<Call> call) {
     return engine.names().context_key(ids, options.tenant, to_bytes(salt), left);
   };
   options.check_id = check_document_id;
+  Admission admission;  // of one document, until the store counts it
+  options.admit = [&](const DocumentManifest& document, std::uint64_t text_bytes) -> Status {
+    admission = Admission();
+    QUIRE_ASSIGN_OR_RETURN(admission, call->services.ingest->admit(document, text_bytes));
+    return {};
+  };
   options.before_commit = [&](std::string_view id) {
     return call->services.ingest->documents().settle(call->ns, id);
   };

@@ -115,6 +115,7 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
   std::vector<NotReadyDocument> not_ready;
   std::vector<std::string> missing;
   std::vector<JobItem> results;  ///< of every job
+  std::string refused_id;        ///< of the document that admit() refuses
   bool tells_ends = false;       ///< tells who subscribes to a job at once that it has ended
   std::function<void()> on_submit;
   std::function<void(const std::vector<DocumentInput>&)> on_documents;
@@ -128,6 +129,10 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
     return job();
   }
   Result<JobSnapshot> warm(std::string_view, std::string_view) override { return job(); }
+  Result<Admission> admit(const DocumentManifest& document, std::uint64_t) override {
+    if (document.id == refused_id) return Status::exhausted("no room");
+    return Admission();
+  }
   DocumentCatalog& documents() override { return *this; }
   JobBoard& jobs() override { return *this; }
   Result<JobSnapshot> job(std::string_view, std::string_view) override { return job(); }

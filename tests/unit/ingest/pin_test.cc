@@ -72,6 +72,30 @@ TEST_F(PinTest, ADocumentThatWouldBeTooMuchIsRefusedBeforeAnythingIsComputed) {
   EXPECT_FALSE(service_->documents().get("default", "a")->pinned);
 }
 
+TEST_F(PinTest, ADocumentFromElsewhereIsPinnedAsAPostIs) {
+  std::uint64_t room = 0;
+  open_with([&](const PinBytes& more) {
+    return more.disk > room ? Status::exhausted("no room for pins") : Status();
+  });
+  put(one(doc("a", prose(50, 1))));
+  auto document = store_->get_document("default", "a");
+  ASSERT_OK(document);
+  const std::uint64_t bytes = document->num_tokens *
+                              static_cast<std::uint64_t>(engine_->info().kv_bytes_per_token);
+  EXPECT_OK(service_->admit(*document, 1));
+  document->pinned = true;
+  const auto refused = service_->admit(*document, 1);
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_EQ(refused.status().field(), "pinned");
+  room = bytes;
+  const auto held = service_->admit(*document, 1);
+  ASSERT_OK(held);
+  document->id = "b";
+  EXPECT_EQ(service_->admit(*document, 1).code(), Code::kResourceExhausted);
+  room = 2 * bytes;
+  EXPECT_OK(service_->admit(*document, 1));
+}
+
 TEST_F(PinTest, OnlyAPinToMemoryTakesMemory) {
   open_with(room_for(~std::uint64_t{0}, 0));
   EXPECT_EQ(post_pinned("a", prose(50, 1), "dram"), "cache_full pinned");

@@ -352,6 +352,37 @@ TEST_F(ServiceTest, DocumentsInProgressCountInTheNamespaceQuota) {
       << "what was reserved is released";
 }
 
+TEST_F(ServiceTest, ADocumentFromElsewhereIsAdmittedAsAPostIs) {
+  put(one(doc("a", prose(100, 1))));
+  auto document = store_->get_document("default", "a");
+  ASSERT_OK(document);
+  const std::uint64_t text = document->text_bytes;
+  const std::uint64_t bytes = text + document->num_tokens * static_cast<std::uint64_t>(
+                                                                engine_->info().kv_bytes_per_token);
+  service_->stop();
+  options_.namespace_bytes = 2 * bytes;
+  make_service();
+  document->id = "b";
+  document->ns = "team-b";
+  {
+    const auto first = service_->admit(*document, text);
+    ASSERT_OK(first);
+    document->id = "c";
+    const auto second = service_->admit(*document, text);
+    ASSERT_OK(second);
+    document->id = "d";
+    EXPECT_EQ(service_->admit(*document, text).code(), Code::kResourceExhausted)
+        << "what is held counts";
+    EXPECT_EQ(results(put(one(doc("e", prose(100, 1))), {}, "team-b")),
+              "failed(cache_full documents[0])");
+  }
+  EXPECT_OK(service_->admit(*document, text + bytes));
+  EXPECT_EQ(service_->admit(*document, text + bytes + 1).code(), Code::kResourceExhausted);
+  document->id = "a";
+  document->ns = "default";
+  EXPECT_OK(service_->admit(*document, text + bytes)) << "the version replaced does not count";
+}
+
 TEST_F(ServiceTest, WaitingDocumentsAreShownAndAnsweredByTheOldVersion) {
   put(one(doc("old", "first version")));
   engine_->close();

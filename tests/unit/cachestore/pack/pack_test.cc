@@ -359,6 +359,35 @@ TEST_F(PackTransferTest, IdsTheServiceRefusesAreRejectedOneByOne) {
   EXPECT_FALSE(to->peek_segment(test::key_of(1))) << "its KV goes with it";
 }
 
+TEST_F(PackTransferTest, ADocumentThatIsNotAdmittedIsRejectedAndTheOthersAreStored) {
+  auto from = make_store(), to = make_store();
+  for (const auto& [id, key] : {std::pair("a", 1), std::pair("b", 2), std::pair("c", 3)})
+    ASSERT_OK(test::put_document(*from, id, {static_cast<std::uint64_t>(key)}));
+  const std::string pack = pack_of(*from, {"a", "b", "c"});
+  std::vector<std::string> asked;
+  ImportOptions o = options("team");
+  o.admit = [&](const DocumentManifest& document, std::uint64_t text_bytes) {
+    asked.push_back(document.id);
+    EXPECT_EQ(document.ns, "team");
+    EXPECT_EQ(text_bytes, test::text_of(document.id).size());
+    return document.id == "b" ? Status::exhausted("no room") : Status();
+  };
+  auto report = import(*to, pack, o);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->documents, 2u);
+  ASSERT_EQ(report->rejected.size(), 1u);
+  EXPECT_EQ(report->rejected[0].id, "b");
+  EXPECT_EQ(report->rejected[0].reason, "no room");
+  EXPECT_EQ(to->get_document_head("team", "b").code(), Code::kNotFound);
+  EXPECT_FALSE(to->peek_segment(test::key_of(2))) << "its KV goes with it";
+  EXPECT_TRUE(to->peek_segment(test::key_of(3)));
+  EXPECT_EQ(asked, (std::vector<std::string>{"a", "b", "c"}));
+  report = import(*to, pack, o);
+  ASSERT_OK(report);
+  EXPECT_EQ(report->skipped, 2u);
+  EXPECT_EQ(asked.size(), 4u) << "what is there takes nothing more";
+}
+
 TEST_F(PackTransferTest, ADocumentIsStoredOnlyOnceItsCallerIsReady) {
   auto from = make_store(), to = make_store();
   ASSERT_OK(test::put_document(*from, "a", {1}));

@@ -263,6 +263,35 @@ TEST_F(AppTest, ADamagedStoreIsNoFaultOfThePack) {
   services.store = nullptr;
 }
 
+TEST_F(AppTest, AnImportReportsDocumentsThatTheLimitsRefuse) {
+  auto store = open_store_on(
+      {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+  ASSERT_OK(store);
+  services.store = store->get();
+  Config config;
+  config.disk.path = std::filesystem::temp_directory_path().string();  // where a body is kept
+  services.set_config(config);
+  std::string pack;
+  PackWriter writer([&](std::string_view bytes) {
+    pack += bytes;
+    return true;
+  });
+  ASSERT_OK(writer.header({1, "m-test", "test"}));
+  for (const char* id : {"a", "b"})
+    ASSERT_OK(writer.document(test::manifest_of(id, {}), test::text_of("a")));
+  ASSERT_OK(writer.end());
+  ingest.refused_id = "a";
+  const auto r = call("POST", "/v1/admin/cache/import", pack, {}, "application/octet-stream");
+  ASSERT_EQ(r.status, 200) << r.body;
+  const auto report = parse_json(r.body)->as_object();
+  EXPECT_EQ(report.at("documents").as_int64(), 1);
+  const auto& rejected = report.at("rejected").as_array();
+  ASSERT_EQ(rejected.size(), 1u);
+  EXPECT_EQ(rejected[0].at("id").as_string(), "a");
+  EXPECT_EQ(rejected[0].at("reason").as_string(), "no room");
+  services.store = nullptr;
+}
+
 /// An engine for which one namespace has its own words around documents.
 class WordedEngine : public test::StubEngine {
  public:
