@@ -19,14 +19,23 @@ void SegmentTable::notify() {
   if (on_reapable_) on_reapable_();
 }
 
-void SegmentTable::add_refs(std::span<const ContextKey> keys, bool pinned, std::int64_t used_ms) {
+void SegmentTable::add_refs(const DocumentManifest& document, std::int64_t used_ms) {
   std::lock_guard lock(mu_);
-  for (const auto& key : keys) {
-    auto& state = keys_[key];
-    ++state.refs;
-    if (pinned && ++state.pinned_refs == 1 && state.live != 0) set_pinned(key, state, true);
-    state.used_ms = std::max(state.used_ms, used_ms);
-  }
+  for (const DocumentChunk& c : document.chunks)
+    if (!c.key.is_zero()) add_ref(c.key, c.num_tokens, document.pinned, used_ms);
+  for (const ContextKey& key : document.companions)
+    if (!key.is_zero()) add_ref(key, 0, document.pinned, used_ms);
+}
+
+void SegmentTable::add_ref(const ContextKey& key, std::uint32_t tokens, bool pinned,
+                           std::int64_t used_ms) {
+  auto& state = keys_[key];
+  missing_tokens_ -= state.missing_tokens();
+  ++state.refs;
+  if (tokens > 0) state.tokens = tokens;
+  if (pinned && ++state.pinned_refs == 1 && state.live != 0) set_pinned(key, state, true);
+  state.used_ms = std::max(state.used_ms, used_ms);
+  missing_tokens_ += state.missing_tokens();
 }
 
 void SegmentTable::release_refs(std::span<const ContextKey> keys, bool pinned) {
@@ -36,10 +45,12 @@ void SegmentTable::release_refs(std::span<const ContextKey> keys, bool pinned) {
     for (const auto& key : keys) {
       auto it = keys_.find(key);
       if (it == keys_.end() || it->second.refs == 0) continue;
+      missing_tokens_ -= it->second.missing_tokens();
       --it->second.refs;
       if (pinned && it->second.pinned_refs > 0 && --it->second.pinned_refs == 0 &&
           it->second.live != 0)
         set_pinned(key, it->second, false);
+      missing_tokens_ += it->second.missing_tokens();
       reap |= synchronize(key);
     }
   }
@@ -145,6 +156,7 @@ bool SegmentTable::restore(SegmentInfo info) {
 /// Makes a segment the live one of its key.
 SegmentTable::Entry& SegmentTable::enter(KeyState& state, SegmentInfo info) {
   const ContextKey key = info.key;
+  missing_tokens_ -= state.missing_tokens();
   state.live = info.id;
   state.used_ms = std::max(state.used_ms, info.created_ms);
   ++num_live_;
@@ -317,6 +329,11 @@ std::uint64_t SegmentTable::pinned_bytes() const {
   return pinned_bytes_;
 }
 
+std::uint64_t SegmentTable::pinned_missing_tokens() const {
+  std::lock_guard lock(mu_);
+  return missing_tokens_;
+}
+
 std::uint64_t SegmentTable::bytes_of(std::string_view tenant) const {
   std::lock_guard lock(mu_);
   return orders_.bytes_of(tenant);
@@ -357,7 +374,9 @@ bool SegmentTable::doom(Entry& entry, FreeReason reason) {
   entry.tenant->order().erase(key);
   orders_.subtract(*entry.tenant, entry.info->disk_bytes);
   if (pinned_.erase(entry.info->id) > 0) pinned_bytes_ -= entry.info->disk_bytes;
-  keys_.at(key).live = 0;
+  KeyState& state = keys_.at(key);
+  state.live = 0;
+  missing_tokens_ += state.missing_tokens();
   --num_live_;
   drop_if_empty(key);
   if (entry.pins > 0) return false;

@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cachestore/format/document.h"
 #include "cachestore/format/segment.h"
 #include "cachestore/store.h"
 #include "cachestore/tenant_orders.h"
@@ -48,9 +49,9 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void clear_callback();
 
   // ---- references by documents ----
-  /// Adds references of a document. `used_ms` is the document's last use, Unix milliseconds; 0:
-  /// none.
-  void add_refs(std::span<const ContextKey> keys, bool pinned, std::int64_t used_ms = 0);
+  /// Adds references of a document to the segments that it names (segment_keys()). `used_ms` is the
+  /// document's last use, Unix milliseconds; 0: none.
+  void add_refs(const DocumentManifest& document, std::int64_t used_ms = 0);
   void release_refs(std::span<const ContextKey> keys, bool pinned);
   bool is_referenced(const ContextKey& key) const;
 
@@ -111,16 +112,20 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   std::vector<std::shared_ptr<const SegmentInfo>> all() const;
   /// Returns the bytes on disk of the live segments that documents pin.
   std::uint64_t pinned_bytes() const;
+  /// Returns the tokens of the chunks that documents pin and that have no live segment.
+  std::uint64_t pinned_missing_tokens() const;
   std::uint64_t size() const;
 
  private:
   using Orders = TenantOrders<ContextKey, DigestHash>;
   struct KeyState {
     std::uint32_t refs = 0, pinned_refs = 0;
+    std::uint32_t tokens = 0;  // of the chunk; 0: only companions have the key
     std::int64_t used_ms = 0;
     SegmentId live = 0;  ///< 0: none
     bool writing = false;
     bool empty() const { return refs == 0 && live == 0 && !writing; }
+    std::uint64_t missing_tokens() const { return pinned_refs > 0 && live == 0 ? tokens : 0; }
   };
   struct Entry {
     std::shared_ptr<const SegmentInfo> info;
@@ -135,6 +140,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
     std::uint64_t bytes = 0;  // promised
   };
 
+  void add_ref(const ContextKey& key, std::uint32_t tokens, bool pinned,
+               std::int64_t used_ms);                                          // mu_ held
   Entry& enter(KeyState& state, SegmentInfo info);                             // mu_ held
   void set_pinned(const ContextKey& key, const KeyState& state, bool pinned);  // mu_ held
   SegmentHandle pin(Entry& entry);                                             // mu_ held
@@ -157,6 +164,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   std::unordered_map<ContextKey, Writing, DigestHash> written_keys_;  // guarded by mu_
   std::unordered_set<SegmentId> pinned_;  // live, of pinned documents; guarded by mu_
   std::uint64_t pinned_bytes_ = 0;        // of those, on disk; guarded by mu_
+  std::uint64_t missing_tokens_ = 0;      // sum over keys_; guarded by mu_
   std::vector<SegmentId> reapable_;       // guarded by mu_
   Orders orders_;                         // guarded by mu_; live, not pinned
   std::uint64_t num_live_ = 0;            // guarded by mu_

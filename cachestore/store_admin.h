@@ -59,6 +59,9 @@ struct StoreAdminStats {
     std::uint64_t requested_evictions = 0;  ///< by evict(): values (DRAM) or segments (disk)
     std::uint64_t requested_bytes = 0;      ///< bytes removed by them
   } dram, disk;
+  /// Tokens of pinned chunks that have no KV here yet, now. With a shared catalog it is 0: their KV
+  /// may lie at other replicas.
+  std::uint64_t pinned_missing_tokens = 0;
   std::uint64_t read_errors = 0, write_errors = 0, delete_errors = 0;  ///< disk errors
   IoTimes disk_read, disk_write, disk_delete;  ///< values read, segments written, segments deleted
 };

@@ -124,7 +124,7 @@ void StoreImpl::settle(std::string_view ns, std::string_view id) {
                 {{"namespace", std::string(ns)}, {"document_id", std::string(id)}});
     // First what is there, so that nothing is freed that both name.
     if (head.ok()) {
-      segments_->add_refs(segment_keys(*head), head->pinned);
+      segments_->add_refs(*head);
       count_document(*head, 1);
     }
     if (counted) {
@@ -305,7 +305,7 @@ Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version
   QUIRE_RETURN_IF_ERROR(check_settled(key));
   // References are added before the write, so that none of these segments is freed meanwhile.
   const auto keys = segment_keys(m);
-  segments_->add_refs(keys, m.pinned);
+  segments_->add_refs(m);
   auto fresh = segments_->uncommitted(keys);
   batch.push_back({Family::kCatalog, key, record::encode_head(m)});
   for (const auto& info : fresh)
@@ -405,7 +405,7 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
   const std::string key = catalog_key(kHeadKind, next.ns, next.id);
   QUIRE_RETURN_IF_ERROR(check_settled(key));
   const auto keys = segment_keys(next);
-  segments_->add_refs(keys, next.pinned);
+  segments_->add_refs(next);
   batch.push_back({Family::kCatalog, key, record::encode_head(next)});
   change_terms(&old, &next, &batch);
   bool reached = false;

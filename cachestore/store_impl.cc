@@ -260,7 +260,7 @@ Status StoreImpl::recover() {
               {{"reason", m.status().to_string()}});
           return true;
         }
-        segments_->add_refs(segment_keys(*m), m->pinned, m->last_used_ms);
+        segments_->add_refs(*m, m->last_used_ms);
         count_document(*m, 1);
         expiries_.set(catalog_key(kHeadKind, m->ns, m->id), m->effective_expiry_ms());
         return true;

@@ -313,6 +313,7 @@ StoreAdminStats StoreImpl::admin_stats() {
   StoreAdminStats s;
   s.disk.pinned_bytes = segments_->pinned_bytes();
   s.dram.pinned_bytes = dram_->pinned_bytes();
+  if (!catalog_) s.pinned_missing_tokens = segments_->pinned_missing_tokens();
   s.disk.requested_evictions = evicted_request_;
   s.disk.requested_bytes = evicted_request_bytes_;
   std::tie(s.dram.requested_evictions, s.dram.requested_bytes) = dram_->requested();

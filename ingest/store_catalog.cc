@@ -375,7 +375,8 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
     }
     if (patch.title) m.title = *patch.title;
     if (patch.pinned && *patch.pinned && !m.pinned) {
-      QUIRE_ASSIGN_OR_RETURN(pin, pins_.grant({stored_bytes(store_, {&m, 1}).disk, 0}));
+      QUIRE_ASSIGN_OR_RETURN(
+          pin, pins_.grant({pin_bytes(store_, {&m, 1}, kv_bytes(engine_.info(), 1)).disk, 0}));
     }
     if (patch.pinned) m.pinned = *patch.pinned;
     if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;

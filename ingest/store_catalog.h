@@ -7,7 +7,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/admission/pin_gate.h"
+#include "ingest/admission/admission.h"
 #include "ingest/document_catalog.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_table.h"

@@ -18,9 +18,11 @@ struct PinBytes {
   std::uint64_t dram = 0;  ///< 0: the pin does not reserve memory
 };
 
-/// Returns the bytes of these documents in the store, and those they would take in memory. Each
-/// context counts once.
-PinBytes stored_bytes(Store& store, std::span<const DocumentManifest> documents);
+/// Returns the bytes on disk that a pin of these documents keeps: those in the store, and
+/// `bytes_per_token` for chunks whose KV is to come; and what is in the store takes so much in
+/// memory. Each context counts once.
+PinBytes pin_bytes(Store& store, std::span<const DocumentManifest> documents,
+                   std::uint64_t bytes_per_token);
 
 /// PinGate asks whether pins may hold more, and reserves what was granted until the store counts it
 /// as pinned. Threads: every method may be called concurrently.

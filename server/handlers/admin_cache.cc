@@ -94,10 +94,11 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
     std::vector<DocumentManifest> more;
     std::copy_if(documents->begin(), documents->end(), std::back_inserter(more),
                  [](const auto& d) { return !d.pinned; });
-    PinBytes bytes = stored_bytes(*services.store, more);
+    const EngineInfo& info = services.engine->info();
+    PinBytes bytes = pin_bytes(*services.store, more, kv_bytes(info, 1));
     if (request.tier != Tier::kDram) bytes.dram = 0;
-    if (const Status s = check_pin_share(*services.store, services.config()->cache.max_pinned_ratio,
-                                         bytes);
+    if (const Status s = check_pin_share(*services.store, info,
+                                         services.config()->cache.max_pinned_ratio, bytes);
         !s.ok()) {
       return call->fail(problem_of(s.with_field("document_ids"), "cache_full"));
     }

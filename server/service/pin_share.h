@@ -2,12 +2,14 @@
 #pragma once
 
 #include "cachestore/store_admin.h"
-#include "ingest/admission/pin_gate.h"
+#include "ingest/admission/admission.h"
 
 namespace quire {
 
 /// Returns kResourceExhausted if `more` lets pins hold more of a bounded tier than `ratio`
-/// (cache.max_pinned_ratio). It may wait on disk.
-Status check_pin_share(AdminStore& store, double ratio, const PinBytes& more);
+/// (cache.max_pinned_ratio). KV of pinned documents that is not there yet counts on disk by its
+/// tokens. It may wait on disk.
+Status check_pin_share(AdminStore& store, const EngineInfo& info, double ratio,
+                       const PinBytes& more);
 
 }  // namespace quire

@@ -207,8 +207,10 @@ Status Service::start_engine(const Config& config, const EngineOptions& options,
 
 Status Service::start_ingest(const Config& config) {
   IngestOptions options = ingest_options(config);
-  options.may_pin = [store = store_.get(), ratio = config.cache.max_pinned_ratio](
-                        const PinBytes& more) { return check_pin_share(*store, ratio, more); };
+  options.may_pin = [store = store_.get(), engine = engine_.get(),
+                     ratio = config.cache.max_pinned_ratio](const PinBytes& more) {
+    return check_pin_share(*store, engine->info(), ratio, more);
+  };
   options.lead_in = [this](std::string_view ns) { return lead_in_by_default(services_, ns); };
   if (config.retrieve.enabled) {
     QUIRE_ASSIGN_OR_RETURN(auto embedder, make_embedder(config, *engine_, services_.encoder));

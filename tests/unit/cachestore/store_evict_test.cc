@@ -136,6 +136,38 @@ TEST_F(StoreEvictTest, PinnedAndHeldKvStays) {
   EXPECT_OK(test::check_segment(*store, *handle, 2));
 }
 
+TEST_F(StoreEvictTest, PinnedTokensAreMissingUntilTheirKvIsThere) {
+  const auto missing = [&] { return store->admin_stats().pinned_missing_tokens; };
+  const auto pin = [&](bool pinned) {
+    EXPECT_OK(store->update_document("default", "lazy", [&](DocumentManifest& m) {
+      m.pinned = pinned;
+      return Status();
+    }));
+  };
+  ASSERT_OK(store->commit_document(test::manifest_of("lazy", {1, 2}), test::text_of("lazy")));
+  EXPECT_EQ(missing(), 0u);
+  pin(true);
+  EXPECT_EQ(missing(), 40u);
+  DocumentManifest equal = test::manifest_of("equal", {2});
+  equal.pinned = true;
+  ASSERT_OK(store->commit_document(equal, test::text_of("equal")));
+  EXPECT_EQ(missing(), 40u) << "equal chunks have one KV";
+  {
+    const auto kv = test::put_segment(*store, 1);
+    ASSERT_OK(kv);
+    ASSERT_OK(store->commit_segments({&*kv, 1}));
+  }
+  EXPECT_EQ(missing(), 20u);
+  EvictRequest force;
+  force.force = true;
+  evict(force);
+  EXPECT_EQ(missing(), 40u);
+  pin(false);
+  EXPECT_EQ(missing(), 20u);
+  ASSERT_OK(store->delete_document("default", "equal"));
+  EXPECT_EQ(missing(), 0u);
+}
+
 TEST_F(StoreEvictTest, FromDramOnlyTheCopiesGo) {
   ASSERT_OK(test::put_document(*store, "a", {1}));
   EvictRequest request;

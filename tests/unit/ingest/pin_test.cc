@@ -96,6 +96,25 @@ TEST_F(PinTest, ADocumentFromElsewhereIsPinnedAsAPostIs) {
   EXPECT_OK(service_->admit(*document, 1));
 }
 
+TEST_F(PinTest, KvThatIsToComeIsAskedForByItsTokens) {
+  std::uint64_t asked = 0, room = 0;
+  open_with([&](const PinBytes& more) {
+    asked = more.disk;
+    return more.disk > room ? Status::exhausted("no room for pins") : Status();
+  });
+  BatchOptions lazy;
+  lazy.kv = KvPolicy::kLazy;
+  put(one(doc("a", prose(100, 1))), lazy);
+  DocumentPatch pin;
+  pin.pinned = true;
+  EXPECT_EQ(service_->documents().patch("default", "a", pin).code(), Code::kResourceExhausted);
+  const std::uint64_t bytes = service_->documents().get("default", "a")->tokens *
+                              static_cast<std::uint64_t>(engine_->info().kv_bytes_per_token);
+  EXPECT_EQ(asked, bytes);
+  room = bytes;
+  EXPECT_TRUE(service_->documents().patch("default", "a", pin)->pinned);
+}
+
 TEST_F(PinTest, OnlyAPinToMemoryTakesMemory) {
   open_with(room_for(~std::uint64_t{0}, 0));
   EXPECT_EQ(post_pinned("a", prose(50, 1), "dram"), "cache_full pinned");
