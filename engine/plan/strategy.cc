@@ -225,7 +225,7 @@ Status validate(const CacheOptions& options) {
   if (options.positions && *options.positions != PositionMode::kGlobal &&
       !(strategy && strategy->positions_selectable)) {
     return Status::invalid("cache.positions",
-                           "only strategies reuse and anchors let a request choose positions; strategy " +
+                           "only reuse and anchors let a request choose positions; strategy " +
                                options.strategy +
                                " places every token where the concatenation has it");
   }
