@@ -52,7 +52,7 @@ done
 for ((i = 0; i < ${#results[@]}; i += 2)); do
   jq --arg order "${results[i]}" '{order: $order, report: .}' "${results[i + 1]}"
 done | jq -s --arg half "$half" '{
-  settings: (.[0].report | .settings + {model: .model}) + {half: $half},
+  settings: (.[0].report | .settings + {model: .model, half: $half}),
   rows: [.[] | .order as $order | .report | range(.rows | length) as $i
     | {order: $order} + .rows[$i] + (.details[$i] | del(.strategy, .task))]
 }'
