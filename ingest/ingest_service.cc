@@ -148,8 +148,7 @@ Status IngestServiceImpl::run_maintenance() {
     if (first.ok()) first = s;
   };
   if (const Status s = table_.sync_shared(); !catalog_is_away(s)) note(s);
-  // Documents that waited for the shared catalog go on.
-  if (store_.catalog_stats().shared) pump();
+  pump();  // documents that were put back go on, such as those that waited for a shared catalog
   const std::int64_t now = options_.now_ms();
   {
     const std::lock_guard lock(mu_);
