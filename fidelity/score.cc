@@ -168,7 +168,8 @@ double contains_answer(std::string_view answer, std::span<const std::string> ref
   return std::ranges::any_of(references, [&](const std::string& reference) {
     const std::vector<std::string> words = words_of(reference);
     const std::vector<std::string> said = words_for(reference, answer);
-    return !words.empty() && !std::ranges::search(said, words).empty();
+    return !words.empty() &&
+           std::search(said.begin(), said.end(), words.begin(), words.end()) != said.end();
   });
 }
 
