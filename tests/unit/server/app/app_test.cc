@@ -229,28 +229,44 @@ TEST_F(AppTest, StoreFailuresHaveTheirFaces) {
   EXPECT_EQ(code_of(call("GET", "/v1/jobs/a")), "job_not_found");
 }
 
-TEST_F(AppTest, ADamagedStoreIsNoFaultOfThePack) {
-  auto store = open_store_on(
-      {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
-  ASSERT_OK(store);
-  services.store = store->get();
-  Config config;
-  config.disk.path = std::filesystem::temp_directory_path().string();  // where a body is kept
-  services.set_config(config);
+/// Imports packs into an empty store in memory.
+class ImportTest : public AppTest {
+ protected:
+  ImportTest() {
+    auto store = open_store_on(
+        {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+    QUIRE_CHECK(store.ok(), store.status().to_string());
+    store_ = std::move(*store);
+    services.store = store_.get();
+    Config config;
+    config.disk.path = std::filesystem::temp_directory_path().string();  // where a body is kept
+    services.set_config(config);
+  }
+  ~ImportTest() override { services.store = nullptr; }
+  /// Returns a pack of documents with the text of "a".
+  static std::string pack_of(const std::vector<DocumentManifest>& documents) {
+    std::string pack;
+    PackWriter writer([&](std::string_view bytes) {
+      pack += bytes;
+      return true;
+    });
+    EXPECT_OK(writer.header({1, "m-test", "test"}));
+    for (const DocumentManifest& d : documents) EXPECT_OK(writer.document(d, test::text_of("a")));
+    EXPECT_OK(writer.end());
+    return pack;
+  }
+  testing::RawResponse import(const std::string& pack) {
+    return call("POST", "/v1/admin/cache/import", pack, {}, "application/octet-stream");
+  }
+
+  std::unique_ptr<AdminStore> store_;
+};
+
+TEST_F(ImportTest, ADamagedStoreIsNoFaultOfThePack) {
   DocumentManifest document = test::manifest_of("a", {1});
   for (auto& chunk : document.chunks)
     chunk.num_tokens = static_cast<std::uint32_t>(chunk.token_ids.size());
-  std::string pack;
-  PackWriter writer([&](std::string_view bytes) {
-    pack += bytes;
-    return true;
-  });
-  ASSERT_OK(writer.header({1, "m-test", "test"}));
-  ASSERT_OK(writer.document(document, test::text_of("a")));
-  ASSERT_OK(writer.end());
-  const auto import = [&](const std::string& bytes) {
-    return call("POST", "/v1/admin/cache/import", bytes, {}, "application/octet-stream");
-  };
+  const std::string pack = pack_of({document});
   ingest.error = Status::corruption("a block of the store");
   auto r = import(pack);
   EXPECT_EQ(r.status, 503) << r.body;
@@ -260,28 +276,12 @@ TEST_F(AppTest, ADamagedStoreIsNoFaultOfThePack) {
   r = import(pack.substr(0, pack.size() - 1));
   EXPECT_EQ(r.status, 400) << "this one is the fault of the pack";
   EXPECT_EQ(import(pack).status, 200);
-  services.store = nullptr;
 }
 
-TEST_F(AppTest, AnImportReportsDocumentsThatTheLimitsRefuse) {
-  auto store = open_store_on(
-      {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
-  ASSERT_OK(store);
-  services.store = store->get();
-  Config config;
-  config.disk.path = std::filesystem::temp_directory_path().string();  // where a body is kept
-  services.set_config(config);
-  std::string pack;
-  PackWriter writer([&](std::string_view bytes) {
-    pack += bytes;
-    return true;
-  });
-  ASSERT_OK(writer.header({1, "m-test", "test"}));
-  for (const char* id : {"a", "b"})
-    ASSERT_OK(writer.document(test::manifest_of(id, {}), test::text_of("a")));
-  ASSERT_OK(writer.end());
+TEST_F(ImportTest, AnImportReportsDocumentsThatTheLimitsRefuse) {
+  const std::string pack = pack_of({test::manifest_of("a", {}), test::manifest_of("b", {})});
   ingest.refused_id = "a";
-  const auto r = call("POST", "/v1/admin/cache/import", pack, {}, "application/octet-stream");
+  const auto r = import(pack);
   ASSERT_EQ(r.status, 200) << r.body;
   const auto report = parse_json(r.body)->as_object();
   EXPECT_EQ(report.at("documents").as_int64(), 1);
@@ -289,7 +289,6 @@ TEST_F(AppTest, AnImportReportsDocumentsThatTheLimitsRefuse) {
   ASSERT_EQ(rejected.size(), 1u);
   EXPECT_EQ(rejected[0].at("id").as_string(), "a");
   EXPECT_EQ(rejected[0].at("reason").as_string(), "no room");
-  services.store = nullptr;
 }
 
 /// An engine for which one namespace has its own words around documents.
