@@ -1,33 +1,38 @@
 #!/usr/bin/env bash
-# What it is worth that a document's chunks see those before them: SmolLM2-135M-Instruct
-# (scripts/get_model.sh smollm2) on questions over whole articles of XQuAD.
-#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE]
-#                      [--choices] [--lead-in]
-# FOLDER holds xquad_en.json.gz. N questions (60) of every other article are asked over it and two
-# others, cut into chunks of 512 tokens: once with the chunks read behind each other
-# (context_tokens 4096), once with each alone. With --choices the chunks are read behind each other
-# only, and what is kept is compared: a fifth and 16 % by 'samkv', by its published score and by
-# chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in the chunks are read behind
-# each other only, and each document behind the fixed lead-in. --work keeps the state, so that the
-# same command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of
-# 'quire fidelity', each with its context_tokens.
+# What reuse and a choice keep of long documents, and what it is worth that a document's chunks see
+# those before them: SmolLM2-135M-Instruct (scripts/get_model.sh smollm2) on questions over whole
+# articles of XQuAD.
+#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--lead-in]
+# FOLDER holds xquad_en.json.gz. N questions (150) of every other article are asked over it and two
+# others, cut into chunks of 512 tokens. The chunks are read behind each other (context_tokens 4096)
+# for all strategies: a fifth and 16 % of the KV chosen by 'samkv', a fifth by its published score
+# and by chance, and all of it with and without recomputation. Four strategies are asked again over
+# chunks that were read alone. With --lead-in the chunks are read behind each other only, each
+# document behind the fixed lead-in, for five strategies. --work keeps the state, so that the same
+# command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of 'quire
+# fidelity', each with its context_tokens.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
-questions=60; contexts="4096 0"; lead_in=()
-strategies=recompute,reuse,reuse:positions=naive,prophetkv:r=0.15,samkv
+questions=150; contexts="4096 0"; lead_in=()
+both=recompute,reuse,prophetkv:r=0.15,samkv
 while [ $# -gt 0 ]; do
   case "$1" in
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --lead-in) lead_in=(--lead-in); contexts=4096 ;;
-    --choices)
-      contexts=4096
-      keys=samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
-      strategies="recompute,reuse,samkv,samkv:keep_ratio=0.16,$keys,random:keep_ratio=0.2"
-      strategies+=,epic:recompute_ratio=0.15,cacheblend:recompute_ratio=0.15 ;;
     *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
+# strategies_of CONTEXT
+strategies_of() {
+  if [ "$1" = 0 ]; then echo "$both"; return; fi
+  local more=reuse:positions=naive
+  if [ ${#lead_in[@]} = 0 ]; then
+    more+=,samkv:keep_ratio=0.16,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
+    more+=,random:keep_ratio=0.2,epic:recompute_ratio=0.15,cacheblend:recompute_ratio=0.15
+  fi
+  echo "$both,$more"
+}
 prepare
 python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" >"$work/questions.jsonl"
 calibrate_store
@@ -37,7 +42,7 @@ for context in $contexts; do
   [ -d "$work/store.$context" ] || cp -r "$work/store" "$work/store.$context"
   "$quire" fidelity -m "$model" --suite "$work/questions.jsonl" --limit 0 \
     --work "$work/store.$context" --context-tokens "$context" "${lead_in[@]}" \
-    --strategies "$strategies" \
+    --strategies "$(strategies_of "$context")" \
     --json "$work/$context.json" >&2
 done
 jq -s '{

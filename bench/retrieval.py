@@ -153,7 +153,7 @@ class Service:
             return json.loads(reply.read())
 
     def store(self, corpus):
-        """Posts the texts in the namespace of the set and waits until all are embedded."""
+        """Posts the texts and waits until all are indexed."""
         for begin in range(0, len(corpus.texts), 100):
             batch = [
                 {"id": f"{corpus.name}-{i}", "title": title, "text": text}
@@ -167,7 +167,9 @@ class Service:
                 if job["status"] != "succeeded":
                     raise RuntimeError(f"texts were not stored: {json.dumps(job)[:2000]}")
         while True:
-            state = self.call("GET", "/v1/info")["retrieval"]["embeddings"]
+            state = self.call("GET", "/v1/info")["retrieval"].get("embeddings")
+            if not state:  # no encoder
+                return
             if state["pending"] == 0:
                 break
             time.sleep(0.2)
