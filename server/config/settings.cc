@@ -290,6 +290,10 @@ std::vector<Setting> make_table() {
                     "what ranks where a request names no scorer; auto: hybrid with "
                     "retrieve.encoder or retrieve.embeddings_url, else bm25",
                     "auto", "bm25", "embedding", "hybrid"),
+      QUIRE_SETTING(retrieve, "order", order, 0, 0,
+                    "where documents that are found for a question stand in the prompt: the best "
+                    "one first, or last, right before the question",
+                    "best_first", "best_last"),
       QUIRE_SETTING(retrieve, "links", links, 0, 1,
                     "part of a text's score that goes on to documents whose titles it names; 0: "
                     "none"),

@@ -81,6 +81,9 @@ bool choose(Generation& g) {
   g.body.document_ids.clear();
   g.body.document_params.clear();
   for (const auto& c : g.chosen.documents) g.body.document_ids.push_back(c.id);
+  const auto order = g.body.retrieve->order ? g.body.retrieve->order
+                                            : found_order(call.services.config()->retrieve.order);
+  if (order == FoundOrder::kBestLast) std::ranges::reverse(g.body.document_ids);
   return true;
 }
 

@@ -61,6 +61,12 @@ std::string_view scorer_name(RetrieveScorer scorer) {
   return "bm25";
 }
 
+std::optional<FoundOrder> found_order(std::string_view name) {
+  if (name == "best_first") return FoundOrder::kBestFirst;
+  if (name == "best_last") return FoundOrder::kBestLast;
+  return std::nullopt;
+}
+
 std::optional<JsonError> read_retrieve(const json::value& body, RetrieveBody& read) {
   RetrieveRequest& out = read.request;
   JsonReader r(body, "");
@@ -108,6 +114,11 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
   read_scorer(r, read.scorer);
   read_links(r, read.scorer, read.links);
   read_rerank(r, read.rerank);
+  if (r.has("order")) {
+    std::string order = "best_first";
+    r.one_of("order", order, {"best_first", "best_last"});
+    read.order = found_order(order);
+  }
   r.finish();
   query.adopt(r.error());
   out = std::move(read);

@@ -24,9 +24,16 @@ enum class QueryUnit : std::uint8_t {
   kChunk,     ///< the best chunks
 };
 
+/// Where found documents stand in the prompt. Documents that a request names without `retrieve`
+/// stay in its order.
+enum class FoundOrder : std::uint8_t {
+  kBestFirst,
+  kBestLast,  ///< the best right before the question
+};
+
 /// QueryRetrieval is how a query finds documents, of all or of those it names: `"retrieve": {"k":
 /// 4, "unit": "auto", "neighbours": 1, "max_tokens": 4096, "min_score": 0, "links": 0.4,
-/// "metadata": {}, "scorer": "auto"}`.
+/// "metadata": {}, "scorer": "auto", "order": "best_last"}`.
 struct QueryRetrieval {
   bool asked = false;  ///< the body contains `retrieve`
   std::int64_t k = 4;  ///< most documents, or with kChunk most found chunks
@@ -38,6 +45,7 @@ struct QueryRetrieval {
   MetadataFilter metadata;
   RetrieveScorer scorer = RetrieveScorer::kAuto;
   std::optional<std::int64_t> rerank;  ///< as RetrieveBody's
+  std::optional<FoundOrder> order;     ///< none: as retrieve.order says
 };
 
 struct RetrieveBody {
@@ -53,6 +61,8 @@ std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveB
 void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out);
 
+/// Returns the order of a name; none: there is none of that name.
+std::optional<FoundOrder> found_order(std::string_view name);
 /// Returns "auto", "bm25", "embedding" or "hybrid".
 std::string_view scorer_name(RetrieveScorer scorer);
 

@@ -29,9 +29,11 @@ export class Scope {
           ['', 'default'], ['bm25', 'words (BM25)'], ['embedding', 'embeddings'], ['hybrid', 'both']
         ],
         '');
+    this.order = select(
+        [['', 'default'], ['best_first', 'the best first'], ['best_last', 'the best last']], '');
     this.allPart =
         h('div', {class: 'grid2'}, field('At most', this.k, 'passages or documents'),
-          field('Search by', this.scorer));
+          field('Search by', this.scorer), field('In the prompt', this.order));
     this.search =
         h('input',
           {type: 'search', autocomplete: 'off', placeholder: 'Title, id, or words in the text'});
@@ -61,6 +63,7 @@ export class Scope {
     const retrieve = {};
     if (this.k.value) retrieve.k = Number(this.k.value);
     if (this.scorer.value) retrieve.scorer = this.scorer.value;
+    if (this.order.value) retrieve.order = this.order.value;
     return {retrieve};
   }
 

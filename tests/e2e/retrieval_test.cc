@@ -178,6 +178,32 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
   EXPECT_EQ(text_at(r, "documents.0.id"), "corva");
 }
 
+TEST_F(RetrieveTest, TheBestDocumentStandsWhereTheOrderSays) {
+  post_corpus();
+  const auto ids = [this](const std::string& more) {
+    const auto r = service_.json("POST", "/v1/query/plan",
+                                 R"({"query":"Who is the mayor of Alba?")" + more + "}");
+    std::string out;
+    for (const auto& d : at(r, "documents").as_array())
+      out += (out.empty() ? "" : " ") + text_at(d, "id");
+    return out;
+  };
+  EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_first"})"), "alba dern");
+  for (const std::string unit : {"auto", "chunk", "document"})
+    EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_last","unit":")" + unit + R"("})"), "dern alba");
+  // The order says nothing about which documents are taken.
+  EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_last","k":1})"), "alba");
+  EXPECT_EQ(ids(R"(,"document_ids":["corva","alba","dern"])"), "corva alba dern");
+  service_.stop();
+  service_.start(folder_.path() / "store", {"--retrieve.order=best_last"});
+  // Until the index is read again there is nothing to find.
+  for (int i = 0; i < 200 && ids("").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(ids(""), "dern alba");
+  EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_first"})"), "alba dern");
+  EXPECT_EQ(ids(R"(,"document_ids":["corva","alba","dern"])"), "corva alba dern");
+}
+
 TEST_F(RetrieveTest, CopiesOfATextLeaveRoomForOthers) {
   const std::string mayor = "The mayor of Alba is Brun Karsten, who was elected twice.";
   for (int i = 0; i < 6; ++i) post("copy" + std::to_string(i), mayor);

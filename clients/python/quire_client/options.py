@@ -135,6 +135,8 @@ class RetrieveOptions(TypedDict, total=False):
     scorer: Literal["auto", "bm25", "embedding", "hybrid"]
     rerank: int
     """How many of the best texts the service's cross-encoder ranks anew; 0: none."""
+    order: Literal["best_first", "best_last"]
+    """Where they stand in the prompt; "best_last": the best one right before the question."""
 
 
 class QueryOptions(TypedDict, total=False):

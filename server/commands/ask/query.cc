@@ -19,7 +19,7 @@ struct QueryFlags {
   std::string question;
   bool as_json = false, plan = false;
   // What the service chooses; empty and 0: as it likes.
-  std::string unit, scorer;
+  std::string unit, scorer, order;
   std::int64_t rerank = -1;  ///< below 0: as the service does
   std::vector<std::string> metadata;
   std::int64_t k = 0, max_document_tokens = 0, neighbours = -1;
@@ -32,6 +32,7 @@ json::object retrieve_of(const QueryFlags& f) {
   if (!f.unit.empty()) o["unit"] = f.unit;
   if (!f.scorer.empty()) o["scorer"] = f.scorer;
   if (f.rerank >= 0) o["rerank"] = f.rerank;
+  if (!f.order.empty()) o["order"] = f.order;
   if (f.max_document_tokens > 0) o["max_tokens"] = f.max_document_tokens;
   if (f.neighbours >= 0) o["neighbours"] = f.neighbours;
   if (json::object metadata = metadata_of(f.metadata); !metadata.empty())
@@ -143,6 +144,10 @@ void add_query_command(CLI::App& app, CommandRun& run) {
                 "How many of the best the service's cross-encoder ranks anew (retrieve.reranker); "
                 "0: none")
       ->check(CLI::Range(0, 100));
+  c->add_option("--order", flags->order,
+                "Where found documents stand in the prompt: the best first, or last, right before "
+                "the question; default: as retrieve.order says")
+      ->check(CLI::IsMember({"best_first", "best_last"}));
   add_client_flags(*c, flags->client);
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->add_flag("--plan", flags->plan, "Only say what would be used, without generating");

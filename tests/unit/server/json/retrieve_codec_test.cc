@@ -125,24 +125,28 @@ TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"min_score":-1}})"), "retrieve.min_score");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"links":-1}})"), "retrieve.links");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"scorer":"x"}})"), "retrieve.scorer");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"order":"x"}})"), "retrieve.order");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"order":""}})"), "retrieve.order");
 }
 
 TEST(RetrieveCodec, AQuerySaysWhatIsShownOfWhatWasFound) {
   QueryBody q;
   ASSERT_FALSE(read_query(
       *parse_json(R"({"query":"q","retrieve":{"unit":"chunk","neighbours":2,"max_tokens":900,)"
-                  R"("min_score":1.5,"links":0}})"),
+                  R"("min_score":1.5,"links":0,"order":"best_last"}})"),
       QueryDefaults{"auto", "auto", "auto", 8}, q));
   EXPECT_EQ(q.retrieve->unit, QueryUnit::kChunk);
   EXPECT_EQ(q.retrieve->neighbours, 2);
   EXPECT_EQ(q.retrieve->max_tokens, 900);
   EXPECT_DOUBLE_EQ(q.retrieve->min_score, 1.5);
   EXPECT_EQ(q.retrieve->links, 0.0);
+  EXPECT_EQ(q.retrieve->order, FoundOrder::kBestLast);
   QueryBody plain;
   ASSERT_FALSE(
       read_query(*parse_json(R"({"query":"q"})"), QueryDefaults{"auto", "auto", "auto", 8}, plain));
   EXPECT_EQ(plain.retrieve->unit, QueryUnit::kAuto);
   EXPECT_FALSE(plain.retrieve->neighbours);
+  EXPECT_FALSE(plain.retrieve->order);
 }
 
 TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {
