@@ -33,3 +33,36 @@ prepare() {
 calibrate_store() {
   [ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" "$@" >&2
 }
+
+# rank_of HALF: 0 for `report`, a set's second question, fourth and so on; 1 for `choose`.
+rank_of() {
+  case "$1" in
+    report) echo 0 ;;
+    choose) echo 1 ;;
+    *) echo "error: --half is '$1'; use report or choose" >&2; exit 2 ;;
+  esac
+}
+
+# check_names OPTION LIST NAME...: an error where LIST, separated by commas, has another than these.
+check_names() {
+  local option="$1" list="$2" name; shift 2
+  for name in ${list//,/ }; do
+    case " $* " in
+      *" $name "*) ;;
+      *) echo "error: $option has '$name'; use $(sed 's/ /, /g' <<<"$*")" >&2; exit 2 ;;
+    esac
+  done
+}
+
+# by_order SETTINGS ORDER FILE...: {"settings", "rows"} of reports of 'quire fidelity', each row
+# with its order. SETTINGS is a JSON object.
+by_order() {
+  local settings="$1"; shift
+  while [ $# -gt 0 ]; do
+    jq --arg order "$1" '{order: $order, report: .}' "$2"; shift 2
+  done | jq -s --argjson settings "$settings" '{
+    settings: (.[0].report | .settings + {model: .model} + $settings),
+    rows: [.[] | .order as $order | .report | range(.rows | length) as $i
+      | {order: $order} + .rows[$i] + (.details[$i] | del(.strategy, .task))]
+  }'
+}

@@ -25,11 +25,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-case "$half" in
-  report) rank=0 ;;
-  choose) rank=1 ;;
-  *) echo "error: --half is '$half'; use report or choose" >&2; exit 2 ;;
-esac
+check_names --orders "$orders" given first last alone
+rank="$(rank_of "$half")"
 prepare
 calibrate_store
 for set in hotpotqa_train100:50 2wikimultihop_train500:60 musique_train100:50; do
@@ -38,10 +35,6 @@ for set in hotpotqa_train100:50 2wikimultihop_train500:60 musique_train100:50; d
 done >"$work/given.jsonl"
 results=()
 for order in ${orders//,/ }; do
-  case "$order" in
-    given|first|last|alone) ;;
-    *) echo "error: --orders has '$order'; use given, first, last, alone" >&2; exit 2 ;;
-  esac
   name="$half.$order$(IFS=; echo "${behind[*]}")"
   python3 bench/support_order.py "$order" <"$work/given.jsonl" >"$work/$name.jsonl"
   "$quire" fidelity -m "$model" --suite "$work/$name.jsonl" --limit 0 --work "$work/store" \
@@ -49,10 +42,4 @@ for order in ${orders//,/ }; do
     --strategies recompute,reuse,reuse:positions=naive,reuse:positions=parallel >&2
   results+=("$order" "$work/$name.json")
 done
-for ((i = 0; i < ${#results[@]}; i += 2)); do
-  jq --arg order "${results[i]}" '{order: $order, report: .}' "${results[i + 1]}"
-done | jq -s --arg half "$half" '{
-  settings: (.[0].report | .settings + {model: .model, half: $half}),
-  rows: [.[] | .order as $order | .report | range(.rows | length) as $i
-    | {order: $order} + .rows[$i] + (.details[$i] | del(.strategy, .task))]
-}'
+by_order "{\"half\": \"$half\"}" "${results[@]}"

@@ -3,7 +3,8 @@
 # over the K (4) best paragraphs that the service's search by words finds for each question of
 # HotpotQA, 2WikiMultihopQA and MuSiQue among the paragraphs of all three.
 #   bench/retrieved_order.sh --data FOLDER [--half report|choose] [--orders LIST] [--k K]
-#                            [--lead-in] [--strategies LIST] [--questions N] [--work FOLDER] [--quire FILE]
+#                            [--lead-in] [--strategies LIST] [--questions N] [--work FOLDER]
+#                            [--quire FILE]
 # FOLDER holds hotpotqa_train100, 2wikimultihop_train500 and musique_train100 (.jsonl.gz). `report`
 # (default) is the questions of bench/real_text.sh, `choose` those that it chooses with, N of each
 # set at most (50, 60 of 2Wiki). LIST has best_first, best_last and shuffled (all of them, separated
@@ -27,11 +28,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-case "$half" in
-  report) rank=0 ;;
-  choose) rank=1 ;;
-  *) echo "error: --half is '$half'; use report or choose" >&2; exit 2 ;;
-esac
+check_names --orders "$orders" best_first best_last shuffled
+rank="$(rank_of "$half")"
 prepare
 calibrate_store
 asked="$work/$half.$k"
@@ -43,19 +41,10 @@ if [ ! -f "$asked/found.json" ]; then
 fi
 results=()
 for order in ${orders//,/ }; do
-  case "$order" in
-    best_first|best_last|shuffled) ;;
-    *) echo "error: --orders has '$order'; use best_first, best_last, shuffled" >&2; exit 2 ;;
-  esac
   report="$asked/$order$(IFS=; echo "${behind[*]}").json"
   "$quire" fidelity -m "$model" --suite "$asked/$order.jsonl" --limit 0 --work "$work/store" \
     "${behind[@]}" --json "$report" --strategies "$strategies" >&2
   results+=("$order" "$report")
 done
-for ((i = 0; i < ${#results[@]}; i += 2)); do
-  jq --arg order "${results[i]}" '{order: $order, report: .}' "${results[i + 1]}"
-done | jq -s --arg half "$half" --slurpfile found "$asked/found.json" '{
-  settings: (.[0].report | .settings + {model: .model, half: $half, retrieval: $found[0]}),
-  rows: [.[] | .order as $order | .report | range(.rows | length) as $i
-    | {order: $order} + .rows[$i] + (.details[$i] | del(.strategy, .task))]
-}'
+settings="$(jq --arg half "$half" '{half: $half, retrieval: .}' "$asked/found.json")"
+by_order "$settings" "${results[@]}"
