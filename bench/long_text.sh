@@ -6,7 +6,7 @@
 # FOLDER holds xquad_en.json.gz. N questions (150) of every other article are asked over it and two
 # others, cut into chunks of 512 tokens. The chunks are read behind each other (context_tokens 4096)
 # for all strategies: a fifth and 16 % of the KV chosen by 'samkv', a fifth by its published score
-# and by chance, and all of it with and without recomputation. Four strategies are asked again over
+# and by chance, and all of it with and without recomputation. Six strategies are asked again over
 # chunks that were read alone. With --lead-in the chunks are read behind each other only, each
 # document behind the fixed lead-in, for five strategies. --work keeps the state, so that the same
 # command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of 'quire
@@ -15,6 +15,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
 questions=150; contexts="4096 0"; lead_in=()
 both=recompute,reuse,prophetkv:r=0.15,samkv
+blends=epic:recompute_ratio=0.15,cacheblend:recompute_ratio=0.15
 while [ $# -gt 0 ]; do
   case "$1" in
     --questions) questions="${2:?--questions needs a number}"; shift ;;
@@ -25,11 +26,11 @@ while [ $# -gt 0 ]; do
 done
 # strategies_of CONTEXT
 strategies_of() {
-  if [ "$1" = 0 ]; then echo "$both"; return; fi
+  if [ "$1" = 0 ]; then echo "$both,$blends"; return; fi
   local more=reuse:positions=naive
   if [ ${#lead_in[@]} = 0 ]; then
     more+=,samkv:keep_ratio=0.16,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
-    more+=,random:keep_ratio=0.2,epic:recompute_ratio=0.15,cacheblend:recompute_ratio=0.15
+    more+=,random:keep_ratio=0.2,samkv_words,$blends
   fi
   echo "$both,$more"
 }

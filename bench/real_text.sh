@@ -39,9 +39,23 @@ mv "$work/report.new" "$work/report.jsonl"; mv "$work/choose.new" "$work/choose.
 labels=()
 [ "$labelled" = no ] || labels=(--questions "$work/choose.jsonl")
 calibrate_store "${labels[@]}"
-strategies=recompute,reuse,reuse:positions=naive,samkv,samkv:score=heads_words
-strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,samkv:score=keys
-strategies+=,random:keep_ratio=0.2,prophetkv:r=0.15,cacheblend:recompute_ratio=0.15
+list=(
+  recompute reuse reuse:positions=naive
+  # a fifth of the KV, nothing computed again
+  samkv samkv:links=0 samkv:score=heads samkv:unit=16 random:keep_ratio=0.2
+  samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
+  samkv:score=matches,recompute=none
+  # all KV, 15 % computed again
+  prophetkv:r=0.15 prophetkv:layers=3,r=0.15 cacheblend:recompute_ratio=0.15
+  cacheblend:deviation=kv,recompute_ratio=0.15 epic:recompute_ratio=0.15
+  samkv:keep_ratio=1,recompute=overwrite
+  # a fifth of the KV, some of it computed again
+  samkv:recompute=question,r=0.05 samkv:recompute=cacheblend,r=0.05 samkv:recompute=epic,k=32
+  samkv:recompute=overwrite samkv:recompute=overwrite,rows=kept
+  # as published, with shares of their own
+  samkv:score=keys samkv_words
+)
+strategies="$(IFS=,; echo "${list[*]}")"
 measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0 "${behind[@]}")
 report="$work/real_text$(IFS=; echo "${behind[*]}").json"  # each has rows of its own
 if [ "$certify" = yes ]; then

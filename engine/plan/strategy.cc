@@ -52,6 +52,8 @@ const std::vector<Strategy>& strategies() {
        .recompute_choices = {{"fusion", "samkv_fusion"},
                              {"overwrite", "samkv_overwrite"},
                              {"question", "prophetkv"},
+                             {"cacheblend", "cacheblend"},
+                             {"epic", "epic"},
                              {"none", "none"}},
        .sparse = true,
        .takes_keep_ratio = true,
@@ -121,8 +123,9 @@ const std::vector<PlugOption>& recompute_table(const Strategy& strategy) {
                         .default_value = std::string(s.recompute_choices.front().first),
                         .summary =
                             "how kept tokens are computed again: anchors and outlying ones, "
-                            "blended or overwritten; those the question attends to; none, "
-                            "which is the default where retrieval heads choose"};
+                            "blended or overwritten; those the question attends to; those "
+                            "that cacheblend or epic would take; none, which is the default "
+                            "where retrieval heads choose"};
       for (const auto& [word, plug] : s.recompute_choices) option.values.push_back(word);
       table.push_back(std::move(option));
     }

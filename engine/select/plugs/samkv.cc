@@ -16,7 +16,7 @@ namespace {
 
 enum class Anchors : std::uint8_t { kPublished, kFirst, kByLength, kNone };
 enum class KeepRule : std::uint8_t { kRetrievedOverD, kTotalOverD, kBudget };
-enum class Ranking : std::uint8_t { kAuto, kHeads, kHeadsAndWords, kKeys, kWords, kBoth };
+enum class Ranking : std::uint8_t { kAuto, kHeads, kHeadsAndWords, kMatches, kKeys, kWords, kBoth };
 
 /// Fewest blocks of a document with which `anchors=by_length` keeps the published three: they are
 /// at most a quarter of it.
@@ -24,6 +24,10 @@ constexpr std::int32_t kLongEnough = 12;
 
 /// The share of the documents' tokens that heads keep unless a request says otherwise.
 constexpr double kHeadShare = 0.2;
+
+/// The match of a block without a word of the question: such blocks of a document that matches come
+/// before those of one that does not.
+constexpr float kLeastMatch = 0.1f;
 
 struct SamkvOptions {
   bool select = true;
@@ -100,11 +104,13 @@ OptionTable<SamkvOptions> option_table() {
           {{"auto", Ranking::kAuto},
            {"heads", Ranking::kHeads},
            {"heads_words", Ranking::kHeadsAndWords},
+           {"matches", Ranking::kMatches},
            {"keys", Ranking::kKeys},
            {"words", Ranking::kWords},
            {"both", Ranking::kBoth}},
           "what ranks blocks: the model's calibrated retrieval heads, one set for all layers and "
           "no block forced; these, times how well the question's words match the document; the "
+          "match of the block in place of the heads, without a pass of the question; the "
           "question's mean query against mean keys, as published; its words in the text; the sum "
           "of both, standardised. auto: heads_words where the model is calibrated and no option "
           "of the published form is set, else keys"),
@@ -305,19 +311,19 @@ void add_boost(const SelectionInput& input, float boost,
 
 /// Implements SamKV: it keeps the anchors of every document and the other blocks that score best
 /// for the question's personalised query. Where the model's retrieval heads are calibrated, these
-/// choose instead, without anchors.
+/// choose instead, without anchors; `score=matches` has words do so.
 class SamkvSelector final : public Selector {
  public:
   explicit SamkvSelector(const SamkvOptions& options) : options_(options) {}
 
   bool needs_sketches(const SelectionInput& input) const override {
-    return !by_heads(input) && decides(input);
+    return !chooses_one_set(input) && decides(input);
   }
 
   std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
     if (wants_head_queries(input))
       return Selection::shared(input.num_layers, Selection::ContextBlocks(input.contexts.size()));
-    if (by_heads(input) || !decides(input)) return std::nullopt;
+    if (chooses_one_set(input) || !decides(input)) return std::nullopt;
     return anchors(input);
   }
 
@@ -326,15 +332,17 @@ class SamkvSelector final : public Selector {
   }
 
   bool wants_draft_scores(const SelectionInput& input) const override {
-    return options_.boost > 0 && decides(input) && !input.question.empty();
+    return options_.boost > 0 && !chooses_one_set(input) && decides(input) &&
+           !input.question.empty();
   }
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (by_heads(input)) return select_by_heads(input);
+    if (by_matches(input)) return select_by_matches(input);
     if (options_.of_heads())
       return Status::invalid(
           "cache.options",
-          "unit, neighbours and links belong to score heads or heads_words; this "
+          "unit, neighbours and links belong to score heads, heads_words or matches; this "
           "query is ranked by score keys");
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
@@ -403,18 +411,21 @@ class SamkvSelector final : public Selector {
     return options_.ranking == Ranking::kAuto && input.heads != nullptr &&
            !input.question.empty() && !options_.published();
   }
+  /// Returns whether the question's words rank blocks alone.
+  bool by_matches(const SelectionInput& input) const {
+    return options_.ranking == Ranking::kMatches && !input.question.empty();
+  }
+  /// Returns whether one set of blocks is chosen for all layers, and none is forced.
+  bool chooses_one_set(const SelectionInput& input) const {
+    return by_heads(input) || by_matches(input);
+  }
   std::int64_t head_budget(const SelectionInput& input) const {
     if (options_.token_budget > 0) return options_.token_budget;
     return static_cast<std::int64_t>(std::floor(
         input.keep_ratio.value_or(kHeadShare) * static_cast<double>(total_tokens(input)) + 1e-6));
   }
   Result<Selection> select_by_heads(const SelectionInput& input) const {
-    if (options_.published())
-      return Status::invalid(
-          "cache.options",
-          "score " + std::string(options_.ranking == Ranking::kHeads ? "heads" : "heads_words") +
-              " takes keep_ratio, token_budget, unit, neighbours and links; the "
-              "other options belong to score keys");
+    QUIRE_RETURN_IF_ERROR(check_one_set());
     if (options_.ranking == Ranking::kHeads && options_.links != SamkvOptions().links)
       return Status::invalid("cache.options.links",
                              "links passes matches of words on, which score heads does not read; "
@@ -431,6 +442,28 @@ class SamkvSelector final : public Selector {
       scores = weigh_by_words(input, std::move(scores), options_.links);
     }
     return best_blocks(input, std::move(scores), budget, options_.unit);
+  }
+
+  Result<Selection> select_by_matches(const SelectionInput& input) const {
+    QUIRE_RETURN_IF_ERROR(check_one_set());
+    const std::int64_t budget = head_budget(input);
+    if (budget >= total_tokens(input)) return everything(input);
+    BlockScores scores = lexical_scores(input.contexts, lexical_text(input));
+    for (auto& blocks : scores)
+      for (float& score : blocks) score += kLeastMatch;
+    scores = smooth(input.contexts, scores, options_.neighbours);
+    return best_blocks(input, weigh_by_words(input, std::move(scores), options_.links), budget,
+                       options_.unit);
+  }
+  Status check_one_set() const {
+    if (!options_.published()) return {};
+    const std::string_view name = options_.ranking == Ranking::kHeads     ? "heads"
+                                  : options_.ranking == Ranking::kMatches ? "matches"
+                                                                          : "heads_words";
+    return Status::invalid("cache.options",
+                           "score " + std::string(name) +
+                               " takes keep_ratio, token_budget, unit, neighbours and links; the "
+                               "other options belong to score keys");
   }
 
   bool keeps_all(const SelectionInput& input) const {
