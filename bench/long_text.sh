@@ -9,8 +9,8 @@
 # and by chance, and all of it with and without recomputation. Six strategies are asked again over
 # chunks that were read alone. With --lead-in the chunks are read behind each other only, each
 # document behind the fixed lead-in, for five strategies. --work keeps the state, so that the same
-# command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of 'quire
-# fidelity', each with its context_tokens.
+# command goes on after an interruption. Prints {"settings", "rows", "paired"}: the rows and details of
+# 'quire fidelity', each with its context_tokens, and paired differences.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
 questions=150; contexts="4096 0"; lead_in=()
@@ -46,7 +46,14 @@ for context in $contexts; do
     --strategies "$(strategies_of "$context")" \
     --json "$work/$context.json" >&2
 done
-jq -s '{
+pairs="$(paired "$work/${contexts%% *}.json.state" reuse samkv)"
+if [ "$contexts" != "${contexts%% *}" ]; then
+  other="$(python3 bench/paired_differences.py "$work/4096.json.state" --with "$work/0.json.state" \
+    --json)"
+  pairs="$(jq -s '.[0] + [.[1][] + {context_tokens: 4096, other: 0}]' <<<"$pairs $other")"
+fi
+jq -s --argjson paired "$pairs" '{
+  paired: $paired,
   settings: (.[0].settings + {model: .[0].model, suite: .[0].suite} | del(.context_tokens)),
   rows: [.[] | .settings.context_tokens as $context | range(.rows | length) as $i
     | {context_tokens: $context} + .rows[$i] + (.details[$i] | del(.strategy, .task))]

@@ -54,13 +54,32 @@ check_names() {
   done
 }
 
-# by_order SETTINGS ORDER FILE...: {"settings", "rows"} of reports of 'quire fidelity', each row
-# with its order. SETTINGS is a JSON object.
+# paired STATE NAME...: every strategy's paired differences to those that are named, as a JSON list.
+paired() {
+  local state="$1" against=() name; shift
+  for name in "$@"; do against+=(--against "$name"); done
+  python3 bench/paired_differences.py "$state" "${against[@]}" --json
+}
+
+# by_order SETTINGS ORDER FILE...: {"settings", "rows", "paired"} of reports of 'quire fidelity',
+# each row with its order. SETTINGS is a JSON object. Paired are the rows of each order with `reuse`
+# of it, and those of the first order with themselves in the others.
 by_order() {
-  local settings="$1"; shift
+  local settings="$1" first="$2" state="$3.state" pairs; shift
+  pairs="$(
+    local i
+    for ((i = 1; i < $#; i += 2)); do
+      local order="${!i}" at=$((i + 1))
+      paired "${!at}.state" reuse | jq --arg order "$order" '[.[] + {order: $order}]'
+      [ "$order" = "$first" ] ||
+        python3 bench/paired_differences.py "$state" --with "${!at}.state" --json |
+        jq --arg first "$first" --arg order "$order" '[.[] + {order: $first, other: $order}]'
+    done | jq -s add
+  )"
   while [ $# -gt 0 ]; do
     jq --arg order "$1" '{order: $order, report: .}' "$2"; shift 2
-  done | jq -s --argjson settings "$settings" '{
+  done | jq -s --argjson settings "$settings" --argjson paired "$pairs" '{
+    paired: $paired,
     settings: (.[0].report | .settings + {model: .model} + $settings),
     rows: [.[] | .order as $order | .report | range(.rows | length) as $i
       | {order: $order} + .rows[$i] + (.details[$i] | del(.strategy, .task))]

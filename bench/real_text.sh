@@ -10,7 +10,8 @@
 # rank, and leaves the certificates in the store. --lead-in and --related-tokens say what documents
 # are read behind, as for 'quire fidelity'. --work keeps the state, so that the same command goes on
 # after an interruption. --quire is a finished program to measure with, in place of a new build.
-# Prints {"settings", "rows"}: the rows and details of 'quire fidelity' for each kind and all.
+# Prints {"settings", "rows", "paired"}: the rows and details of 'quire fidelity' for each kind and
+# all, and paired differences of all questions.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
 questions=; labelled=no; certify=no; chosen=; behind=()
@@ -66,7 +67,10 @@ else
   measure+=(--work "$work/store")
 fi
 "${measure[@]}" --strategies "${chosen:-$strategies}" --json "$report" >&2
-jq --arg labelled "$labelled" '{
+pairs="$(paired "$report.state" reuse samkv random:keep_ratio=0.2 2>/dev/null ||
+  paired "$report.state" recompute)"
+jq --arg labelled "$labelled" --argjson paired "$pairs" '{
+  paired: $paired,
   settings: (.settings + {labelled: $labelled, model: .model, suite: .suite}),
   rows: [range(.rows | length) as $i | .rows[$i] + (.details[$i] | del(.strategy, .task))]
 }' "$report"
