@@ -146,11 +146,13 @@ Status select_blocks(const EngineFacts& facts, const QueryRequest& request, Quer
   execution.needs_query_pass = pass.has_value();
   execution.needs_sketches = any && selector->needs_sketches(input);
   execution.needs_head_queries = pass && selector->wants_head_queries(input);
+  execution.kept_as_stored = selector->keeps_as_stored(input);
   qp.plan.selection_pending = execution.needs_query_pass || execution.needs_sketches;
   if (qp.plan.selection_pending) {
     execution.selection = pass ? std::move(*pass) : nothing_selected(facts, execution.work.size());
   } else {
     QUIRE_ASSIGN_OR_RETURN(execution.selection, selector->select(input));
+    if (!execution.selection.note.empty()) qp.plan.add_fallback(execution.selection.note);
   }
   return {};
 }
@@ -331,8 +333,7 @@ Status decide(const EngineFacts& facts, const QueryRequest& request, const Speed
   QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
   QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
   QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
-  if (qp.execution.needs_head_queries && !names_recomputer(qp.execution.strategy, plan.options)) {
-    // What heads choose is no better for being computed again (docs/strategies.md).
+  if (qp.execution.kept_as_stored && !names_recomputer(qp.execution.strategy, plan.options)) {
     plan.recomputer = "none";
     QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
   }
@@ -342,6 +343,10 @@ Status decide(const EngineFacts& facts, const QueryRequest& request, const Speed
     plan.positions = PositionMode::kCompact;
     plan.add_fallback(
         "the documents exceed the model's window: kept tokens are numbered without gaps");
+    // No block of such a choice has to stay.
+    if (!plan.selection_pending && qp.execution.kept_as_stored)
+      fit_window(facts, nothing_selected(facts, plan.contexts.size()), qp.execution.selection,
+                 plan);
   }
   assign_positions(facts, qp);
   QUIRE_RETURN_IF_ERROR(check_window(facts, request, qp));

@@ -49,6 +49,7 @@ struct Execution {
   std::int64_t shared_tokens = 0;
   /// What completing the selection needs; with head queries the query pass has no documents.
   bool needs_query_pass = false, needs_sketches = false, needs_head_queries = false;
+  bool kept_as_stored = false;       ///< Selector::keeps_as_stored()
   std::int32_t suffix_position = 0;  ///< position of the first suffix token
   /// Position after the last document in the whole concatenation.
   std::int64_t end_of_documents = 0;

@@ -61,7 +61,7 @@ const std::vector<Strategy>& strategies() {
        .typical_recompute = 0.15,
        .summary =
            "the blocks that the question asks for: by the model's retrieval heads where they "
-           "are calibrated; else, as published, beside first and last blocks, which are "
+           "are calibrated, else by words; as published beside first and last blocks, which are "
            "computed again and blended"},
       {.name = "samkv_words",
        .selector = "words",

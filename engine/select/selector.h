@@ -123,6 +123,9 @@ class Selector : public NamedPlug<Selector> {
   /// queries there. The query pass then runs the prompt without documents, and only up to the last
   /// such layer; query_pass_blocks() must name no block.
   virtual bool wants_head_queries(const SelectionInput&) const { return false; }
+  /// Returns true if what select() keeps gains nothing from being computed again. It is then used
+  /// as stored, unless the request says otherwise.
+  virtual bool keeps_as_stored(const SelectionInput&) const { return false; }
   /// Returns true if select() uses draft_scores, so that the pipeline has the draft read the
   /// prompt.
   virtual bool wants_draft_scores(const SelectionInput&) const { return false; }

@@ -206,6 +206,13 @@ struct Doc {
   std::optional<ContextKey> key;
 };
 
+/// Returns a strategy's options; those of `samkv` ask for its published form unless they name a
+/// score.
+inline PlugOptions published(std::string_view strategy, PlugOptions::Values options = {}) {
+  if (strategy == "samkv") options.try_emplace("score", "keys");
+  return PlugOptions(std::move(options));
+}
+
 inline QueryRequest make_request(const Engine& engine, const std::vector<Doc>& docs,
                                  std::vector<std::int32_t> question, const std::string& strategy) {
   QueryRequest r;
@@ -217,6 +224,7 @@ inline QueryRequest make_request(const Engine& engine, const std::vector<Doc>& d
   r.suffix_ids = std::move(question);
   r.tenant = "t";
   r.cache.strategy = strategy;
+  r.cache.options = published(strategy);
   r.sampling.max_tokens = 12;
   r.sampling.ignore_eos = true;
   return r;

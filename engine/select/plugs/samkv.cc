@@ -112,8 +112,8 @@ OptionTable<SamkvOptions> option_table() {
           "no block forced; these, times how well the question's words match the document; the "
           "match of the block in place of the heads, without a pass of the question; the "
           "question's mean query against mean keys, as published; its words in the text; the sum "
-          "of both, standardised. auto: heads_words where the model is calibrated and no option "
-          "of the published form is set, else keys"),
+          "of both, standardised. auto: keys where an option of the published form is set, else "
+          "heads_words, or matches where the model is not calibrated"),
       number_option("unit", &SamkvOptions::unit, {1, 4096},
                     "tokens that heads choose or leave together; at least a block"),
       number_option("neighbours", &SamkvOptions::neighbours, {0, 1},
@@ -310,8 +310,9 @@ void add_boost(const SelectionInput& input, float boost,
 }
 
 /// Implements SamKV: it keeps the anchors of every document and the other blocks that score best
-/// for the question's personalised query. Where the model's retrieval heads are calibrated, these
-/// choose instead, without anchors; `score=matches` has words do so.
+/// for the question's personalised query. Unless the published form
+/// is asked for, the model's retrieval heads choose instead, without anchors, or words where it is
+/// not calibrated.
 class SamkvSelector final : public Selector {
  public:
   explicit SamkvSelector(const SamkvOptions& options) : options_(options) {}
@@ -329,6 +330,11 @@ class SamkvSelector final : public Selector {
 
   bool wants_head_queries(const SelectionInput& input) const override {
     return by_heads(input) && input.heads != nullptr && head_budget(input) < total_tokens(input);
+  }
+
+  // Measured in docs/strategies.md.
+  bool keeps_as_stored(const SelectionInput& input) const override {
+    return chooses_one_set(input) && head_budget(input) < total_tokens(input);
   }
 
   bool wants_draft_scores(const SelectionInput& input) const override {
@@ -413,7 +419,9 @@ class SamkvSelector final : public Selector {
   }
   /// Returns whether the question's words rank blocks alone.
   bool by_matches(const SelectionInput& input) const {
-    return options_.ranking == Ranking::kMatches && !input.question.empty();
+    if (input.question.empty()) return false;
+    return options_.ranking == Ranking::kMatches ||
+           (options_.ranking == Ranking::kAuto && input.heads == nullptr && !options_.published());
   }
   /// Returns whether one set of blocks is chosen for all layers, and none is forced.
   bool chooses_one_set(const SelectionInput& input) const {
@@ -452,8 +460,13 @@ class SamkvSelector final : public Selector {
     for (auto& blocks : scores)
       for (float& score : blocks) score += kLeastMatch;
     scores = smooth(input.contexts, scores, options_.neighbours);
-    return best_blocks(input, weigh_by_words(input, std::move(scores), options_.links), budget,
-                       options_.unit);
+    scores = weigh_by_words(input, std::move(scores), options_.links);
+    Selection out = best_blocks(input, std::move(scores), budget, options_.unit);
+    if (options_.ranking == Ranking::kAuto)
+      out.note =
+          "words choose, as the retrieval heads of this model are not known: run 'quire model "
+          "calibrate' while the service is stopped";
+    return out;
   }
   Status check_one_set() const {
     if (!options_.published()) return {};

@@ -140,7 +140,7 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
       if (recompute == std::string("overwrite") && bias == std::string("off")) continue;
       SCOPED_TRACE(std::string(recompute) + ", bias " + bias);
       const auto edit = [&](QueryRequest& r) {
-        r.cache.options = options_of({{"bias", bias}, {"recompute", recompute}});
+        r.cache.options = options_of({{"score", "keys"}, {"bias", bias}, {"recompute", recompute}});
       };
       const std::int64_t launches = ops->runs(OpCode::kSamkvScores);
       const Outcome got = ask(*device, "samkv", 5, edit), expected = ask(*cpu, "samkv", 5, edit);
@@ -209,7 +209,7 @@ TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
     for (const char* recompute : {"fusion", "overwrite"}) {
       const std::int64_t before = ops->waits();
       (void)ask(*device, "samkv", 1, [&](QueryRequest& r) {
-        r.cache.options = options_of({{"recompute", recompute}});
+        r.cache.options = options_of({{"score", "keys"}, {"recompute", recompute}});
       });
       waits[i] += ops->waits() - before;
     }

@@ -202,7 +202,7 @@ TEST_F(HeadQueryTest, WhoAsksMatters) {
 }
 
 TEST_F(HeadQueryTest, AnOptionOfThePublishedFormTakesIt) {
-  const Outcome before = run(request());
+  const Outcome before = run(request({{"score", "keys"}}));
   EXPECT_EQ(before.plan.recomputer, "samkv_fusion");
   calibrate();
   const Outcome keys = run(request({{"score", "keys"}}));
@@ -215,6 +215,62 @@ TEST_F(HeadQueryTest, AnOptionOfThePublishedFormTakesIt) {
   auto reuse = request();
   reuse.cache.strategy = "reuse";
   EXPECT_EQ(run(all).ids, run(reuse).ids);
+}
+
+TEST_F(HeadQueryTest, WithoutCalibrationWordsChoose) {
+  QueryRequest asked = request();
+  std::copy_n(docs_[2].ids.begin() + 100, 5, asked.suffix_ids.begin() + 2);
+  const Outcome found = run(asked);
+  EXPECT_EQ(found.plan.recomputer, "none");
+  EXPECT_NEAR(found.plan.keep_ratio, 0.2, 0.03);
+  EXPECT_EQ(found.stats.query_pass_ms, 0);
+  ASSERT_TRUE(found.plan.fallback.has_value());
+  EXPECT_NE(found.plan.fallback->find("quire model calibrate"), std::string::npos);
+  // The words stand at token 100, and all runs of that document come before those of others.
+  const PlannedContext& there = found.plan.contexts[2];
+  for (std::size_t b = 0; b < there.blocks.size(); ++b) {
+    const PlannedBlock& block = there.blocks[b];
+    EXPECT_TRUE(block.kept_layers == 0 || block.kept_layers == 3) << b;
+    if (b == 100 / 16) {
+      EXPECT_EQ(block.kept_layers, 3);
+    }
+  }
+  std::int64_t kept = 0, kept_there = 0;
+  for (const PlannedContext& c : found.plan.contexts) {
+    for (const PlannedBlock& b : c.blocks) {
+      kept += b.kept_layers > 0;
+      kept_there += b.kept_layers > 0 && c.document_id == docs_[2].id;
+    }
+  }
+  EXPECT_EQ(kept_there, kept);
+  // Asked for by name it is no fallback, and what else is asked for holds.
+  asked.cache.options = request({{"score", "matches"}}).cache.options;
+  const Outcome named = run(asked);
+  EXPECT_EQ(named.ids, found.ids);
+  EXPECT_FALSE(named.plan.fallback.has_value());
+  asked.cache.options = request({{"score", "matches"}, {"recompute", "question"}}).cache.options;
+  EXPECT_EQ(run(asked).plan.recomputer, "prophetkv");
+  asked.cache.options = request({{"score", "matches"}, {"bias", "off"}}).cache.options;
+  EXPECT_EQ(run_query(*engine_, asked).status.field(), "cache.options");
+  // All of it is `reuse`.
+  asked.cache.options = {};
+  asked.cache.keep_ratio = 1;
+  QueryRequest reuse = asked;
+  reuse.cache.strategy = "reuse";
+  EXPECT_EQ(run(asked).ids, run(reuse).ids);
+}
+
+TEST_F(HeadQueryTest, WordsFitTheirChoiceToTheWindow) {
+  const RandomModelFolder small(7, 128);
+  engine_->stop(std::chrono::seconds(5));
+  engine_ = make_test_engine(small.path(), store_);
+  for (Doc& d : docs_) d.key = ingest(*engine_, store_, d.id + "-small", d.ids);
+  QueryRequest asked = request();
+  asked.cache.keep_ratio = 0.5;  // of 660 tokens
+  const Outcome o = run(asked);
+  EXPECT_EQ(o.plan.positions, PositionMode::kCompact);
+  EXPECT_NE(o.plan.fallback->find("so that the rest fits the window"), std::string::npos)
+      << *o.plan.fallback;
 }
 
 TEST_F(HeadQueryTest, WithoutCalibrationOrWithOtherOptionsItSaysSo) {

@@ -33,7 +33,7 @@ class LookAheadQueryTest : public ::testing::Test {
               const Options& options = {}) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.compress = compress;
-    r.cache.options = PlugOptions(options);
+    r.cache.options = published(strategy, options);
     Outcome o = run_query(*engine_, std::move(r));
     EXPECT_TRUE(o.status.ok()) << strategy << " " << compress << ": " << o.status.to_string();
     expect_fates_sum(o.plan);

@@ -36,7 +36,7 @@ class RetrievedQueryTest : public ::testing::Test {
                        const Options& options = {}) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.decode = decode;
-    r.cache.options = PlugOptions(options);
+    r.cache.options = published(strategy, options);
     r.sampling.max_tokens = 40;
     return r;
   }

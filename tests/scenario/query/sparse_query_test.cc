@@ -46,7 +46,7 @@ class SparseQueryTest : public ::testing::Test {
   QueryRequest request(const std::string& strategy,
                        std::map<std::string, std::string, std::less<>> options = {}) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
-    r.cache.options = PlugOptions(std::move(options));
+    r.cache.options = published(strategy, std::move(options));
     return r;
   }
   Outcome run(QueryRequest r) {

@@ -16,6 +16,7 @@
 #include "fidelity/suite_reader.h"
 #include "ingest/search/related_search.h"
 #include "ingest/search/retrieval.h"
+#include "tests/support/engine_harness.h"
 #include "tests/support/llama2c_files.h"
 #include "tests/support/model_files.h"
 
@@ -209,6 +210,51 @@ TEST(FidelityRun, SelectionByHeadsBeatsAnchorsAndChance) {
   EXPECT_GT(heads->support_kept.value, anchors->support_kept.value + 0.3);
   EXPECT_LT(heads->nll.value, random->nll.value);
   EXPECT_LT(heads->nll.value, anchors->nll.value);
+}
+
+// SamKV, Eqs. 1 and 2: a weight w_j and a share P_i lie between 0 and 1, and on a trained model
+// they say something of their documents.
+TEST(FidelityRun, BiasWeightsAndSharesOfATrainedModelAreInTheirRanges) {
+  Service s(demo());
+  ASSERT_TRUE(s.engine);
+  const Suite suite = demo_suite({"single", "continuation"});
+  std::map<std::string, std::vector<float>> weights;
+  double shares = 0, largest = 0;
+  for (std::size_t record = 0; record < 4; ++record) {
+    const SuiteRecord& r = suite.records.at(record * 7);
+    std::vector<testing::Doc> docs;
+    for (const SuiteDocument& d : *r.documents) {
+      testing::Doc doc{std::to_string(record) + "-" + d.id, s.engine->tokenizer().encode(d.text),
+                       std::nullopt};
+      doc.key = testing::ingest(*s.engine, *s.store, doc.id, doc.ids);
+      docs.push_back(std::move(doc));
+    }
+    for (const char* frame : {"raw", "rotated"}) {
+      QueryRequest q = testing::make_request(*s.engine, docs,
+                                             s.engine->tokenizer().encode(r.question), "samkv");
+      q.cache.options = testing::published("samkv", {{"bias_frame", frame}});
+      const testing::Outcome o = testing::run_query(*s.engine, std::move(q));
+      ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+      for (const PlannedContext& c : o.plan.contexts) {
+        ASSERT_TRUE(c.bias_weight && c.keep_share);
+        EXPECT_GE(*c.keep_share, 0);
+        EXPECT_LE(*c.keep_share, 1);
+        weights[frame].push_back(*c.bias_weight);
+        shares += *c.keep_share;
+        largest = std::max<double>(largest, *c.keep_share);
+      }
+    }
+  }
+  const auto [least_raw, most_raw] = std::ranges::minmax(weights["raw"]);
+  const auto [least_rotated, most_rotated] = std::ranges::minmax(weights["rotated"]);
+  // Queries before RoPE are alike; behind it, where they stand sets them apart.
+  EXPECT_GT(least_raw, 0.4);
+  EXPECT_LT(most_raw, 1);
+  EXPECT_GT(least_rotated, 0);
+  EXPECT_LT(most_rotated, least_raw);
+  EXPECT_GT(most_raw - least_raw, 0.01);
+  EXPECT_GT(largest, 0.1) << "some document has candidates";
+  EXPECT_LT(shares / static_cast<double>(weights["raw"].size() + weights["rotated"].size()), 0.5);
 }
 
 /// Judges `exact`, which has recompute's answers, as if it were an approximation.

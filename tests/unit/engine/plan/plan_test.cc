@@ -60,6 +60,11 @@ class PlanTest : public ::testing::Test {
   }
   Result<QueryPlan> build(const std::string& strategy, const Speeds& speeds = {}) {
     request.cache.strategy = strategy;
+    if (strategy == "samkv") {  // in its published form unless the options name a score
+      PlugOptions::Values values = request.cache.options.given();
+      values.try_emplace("score", "keys");
+      request.cache.options = PlugOptions(std::move(values));
+    }
     return build_plan(
         facts, request,
         [this](const ContextKey& key, const KvLayout& layout) {

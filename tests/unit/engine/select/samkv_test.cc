@@ -544,26 +544,43 @@ TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
   }
 }
 
-TEST(SamkvReferenceTest, SharedModeKeepsTheSameBlocksInAllLayers) {
-  Documents docs({.num_layers = 3,
-                  .num_heads = 4,
-                  .num_kv_heads = 2,
-                  .head_dim = 8,
-                  .rotary_dim = 8,
-                  .block_tokens = 16});
-  for (std::uint32_t i = 0; i < 3; ++i) docs.add_random(400, i);
-  SelectionInput in = docs.input();
-  std::vector<float> query(3 * 4 * 8, 0.5f);
-  const QueryPassResult pass = docs.question(query);
-  in.query_pass = &pass;
-  for (const char* frame : {"rotated", "raw"}) {
-    const PlugOptions options = options_of(
-        {{"layer_mode", "shared"}, {"score_frame", frame}, {"bias_cos", "head"}});
-    const auto s = (*selectors().make("samkv", options))->select(in);
-    ASSERT_TRUE(s.ok());
-    EXPECT_TRUE(s->same_in_all_layers());
-    EXPECT_EQ(s->num_layers(), 3);
+// layer_mode=shared chooses by the mean over the stable layers: with one of them as that layer
+// chooses for itself.
+TEST(SamkvReferenceTest, SharedModeChoosesByTheMeanOverTheStableLayers) {
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  int differs = 0;
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    Documents docs({.num_layers = 3,
+                    .num_heads = 4,
+                    .num_kv_heads = 2,
+                    .head_dim = 8,
+                    .rotary_dim = 8,
+                    .block_tokens = 16});
+    for (std::uint32_t i = 0; i < 3; ++i) docs.add_random(400, 10 * seed + i);
+    std::vector<float> query(3 * 4 * 8);
+    for (float& x : query) x = normal(rng);
+    const QueryPassResult pass = docs.question(query);
+    const auto chosen = [&](StableLayers stable, const char* mode) {
+      SelectionInput in = docs.input();
+      in.query_pass = &pass;
+      in.stable_layers = stable;
+      const auto s = (*selectors().make("samkv", options_of({{"layer_mode", mode}})))->select(in);
+      EXPECT_TRUE(s.ok()) << s.status().to_string();
+      return *s;
+    };
+    for (std::int32_t layer = 0; layer < 3; ++layer) {
+      const Selection shared = chosen({layer, layer}, "shared"),
+                      own = chosen({layer, layer}, "per_layer");
+      EXPECT_TRUE(shared.same_in_all_layers());
+      EXPECT_EQ(shared.num_layers(), 3);
+      for (std::int32_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(kept(shared, 0, i), kept(own, layer, i)) << seed << ", " << layer << ", " << i;
+        differs += kept(shared, 0, i) != kept(chosen({0, 2}, "shared"), 0, i);
+      }
+    }
   }
+  EXPECT_GT(differs, 0) << "which layers are stable matters";
 }
 
 /// Two layers of one head whose first two channels turn by one radian a token, over documents of

@@ -200,7 +200,7 @@ class DraftChoiceTest : public ::testing::Test {
   QueryRequest request(const std::string& strategy, Options options) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.decode = "specontext";
-    r.cache.options = PlugOptions(std::move(options));
+    r.cache.options = published(strategy, std::move(options));
     r.sampling.max_tokens = 30;
     return r;
   }
