@@ -32,9 +32,9 @@ work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT
 # The published rows; ratios as published where a method takes one. Last what ranks blocks by words,
 # without names that link, and with more.
 strategies=recompute,reuse,reuse:positions=naive,multi_infllm,cacheblend:recompute_ratio=0.15
-strategies+=,epic:recompute_ratio=0.15,samkv:recompute=overwrite,samkv
+strategies+=,epic:recompute_ratio=0.15,samkv:score=keys,recompute=overwrite,samkv:score=keys
 strategies+=,samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none
-strategies+=,samkv:recompute=none,samkv:bias=off
+strategies+=,samkv:score=keys,recompute=none,samkv:bias=off
 strategies+=,samkv:layer_mode=shared,samkv_words,samkv_words:link_share=0,samkv_words:keep_ratio=0.3
 kinds="single continuation alias two_hop comparison needle"
 declare -A shapes=(

@@ -23,11 +23,10 @@ namespace {
 /// The published rows: all strategies, then samkv without selection, without bias, without
 /// recomputation, and their combinations.
 constexpr const char* kRows =
-    "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_"
-    "overwrite,samkv,"
-    "samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:"
-    "recompute=none,samkv:bias=off,samkv:layer_mode=shared,"
-    "samkv_words";
+    "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,"
+    "samkv:score=keys,recompute=overwrite,samkv:score=keys,samkv:select=off,recompute=none,"
+    "samkv:select=off,samkv:bias=off,recompute=none,samkv:score=keys,recompute=none,"
+    "samkv:bias=off,samkv:layer_mode=shared,samkv_words";
 
 struct Options {
   std::string shapes = "qwen,llama", strategies = kRows;
@@ -103,7 +102,8 @@ class Bench {
     for (std::size_t i = 0; i < specs_.size(); ++i) {
       const bool whole = specs_[i].strategy == "recompute";
       if (whole && (round != 0 || cold)) continue;
-      if (round < 0 && specs_[i].strategy != "reuse" && specs_[i].text != "samkv") continue;
+      if (round < 0 && specs_[i].strategy != "reuse" && specs_[i].text != "samkv:score=keys")
+        continue;
       if (cold) cached_.drop_page_cache();
       const double started = cpu_ms();
       Answered a = cached_.ask(order_, question_, specs_[i].cache);

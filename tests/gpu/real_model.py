@@ -38,7 +38,7 @@ from pathlib import Path
 STRATEGIES = {
     "reuse": {"strategy": "reuse", "decode": "dense"},
     "recompute": {"strategy": "recompute", "decode": "dense"},
-    "samkv": {"strategy": "samkv", "decode": "dense"},
+    "samkv": {"strategy": "samkv", "decode": "dense", "options": {"score": "keys"}},
     "cacheblend": {"strategy": "cacheblend", "decode": "dense"},
     "auto": {"strategy": "auto"},
     "freekv": {"strategy": "reuse", "decode": "freekv", "options": {"decode_budget": 512}},
