@@ -1,16 +1,37 @@
-"""Questions about long documents, of XQuAD's articles: `long_questions.py FILE HALF MOST [OTHERS]`.
+"""Questions about long documents, of XQuAD's articles:
+`long_questions.py FILE HALF MOST [--others N] [--joined]`.
 
 FILE is xquad_en.json.gz. Each article's paragraphs are joined to one document, as they stood in the
-article; a question is asked over its article and OTHERS (2) of the same half (HALF 0 or 1 of the
-articles). Prints at most MOST records, one JSON object a line, in an order that the seed fixes.
-`kind` says whether the answer stands in the article's first paragraph or in a later one, and
-`support` is the sentence around it.
+article; a question is asked over its article and N others (2) of the same half (HALF 0 or 1 of the
+articles), with --joined over one document that these articles are parts of. Prints at most MOST
+records, one JSON object a line, in an order that the seed fixes. `kind` says whether the answer
+stands in the article's first paragraph or in a later one, and `support` is the sentence around it.
 """
 
+import argparse
 import gzip
 import json
 import random
-import sys
+
+
+def parse():
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("file")
+    p.add_argument("half", type=int, choices=(0, 1))
+    p.add_argument("most", type=int)
+    p.add_argument("--others", type=int, default=2)
+    p.add_argument("--joined", action="store_true")
+    return p.parse_args()
+
+
+def joined(record: dict) -> dict:
+    """Returns the record over one document, of which its documents are parts."""
+    parts = [f"{d['title']}\n\n{d['text']}" for d in record["documents"]]
+    document = {"id": "all", "title": "Articles", "text": "\n\n".join(parts)}
+    support = [{"id": "all", "text": s["text"]} for s in record["support"]]
+    return {**record, "documents": [document], "support": support}
 
 
 def sentence(text: str, begin: int, end: int) -> str:
@@ -20,12 +41,11 @@ def sentence(text: str, begin: int, end: int) -> str:
 
 
 def main() -> None:
-    path, half, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    others = int(sys.argv[4]) if len(sys.argv) > 4 else 2
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    args = parse()
+    with gzip.open(args.file, "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
     rng = random.Random(11)
-    mine = range(half, len(articles), 2)
+    mine = range(args.half, len(articles), 2)
     documents = {
         i: {
             "id": f"d{i}",
@@ -43,7 +63,7 @@ def main() -> None:
             ):
                 answer = qa["answers"][0]
                 begin = answer["answer_start"]
-                order = [i, *rng.sample([k for k in mine if k != i], others)]
+                order = [i, *rng.sample([k for k in mine if k != i], args.others)]
                 rng.shuffle(order)
                 found = sentence(paragraph["context"], begin, begin + len(answer["text"]))
                 records.append(
@@ -56,8 +76,8 @@ def main() -> None:
                     }
                 )
     rng.shuffle(records)
-    for record in records[:most]:
-        print(json.dumps(record))
+    for record in records[: args.most]:
+        print(json.dumps(joined(record) if args.joined else record))
 
 
 if __name__ == "__main__":

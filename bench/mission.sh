@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 prepare
-python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" "$others" \
+python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" --others "$others" \
   >"$work/questions.jsonl"
 head -n "$drafted" "$work/questions.jsonl" >"$work/drafted.jsonl"
 calibrate_store
