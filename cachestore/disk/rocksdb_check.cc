@@ -9,6 +9,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/index.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_order.h"
 #include "cachestore/disk/log/log_pieces.h"

@@ -18,6 +18,7 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_copy.h"

@@ -21,8 +21,9 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/disk/folder/mend_folder.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/log/folder_files.h"
-#include "cachestore/disk/mend_folder.h"
 
 namespace quire {
 namespace {
@@ -39,28 +40,6 @@ std::string reason(int error) {
   return std::strerror(error);
 }  // NOLINT: only used on the opening thread
 
-Status cannot(const std::string& what, const std::string& path, int error) {
-  const std::string message = "cannot " + what + " '" + path + "': " + reason(error);
-  if (error == ENOSPC || error == EDQUOT)
-    return Status(Code::kResourceExhausted, message + "; free some disk space", "disk.path");
-  return Status(Code::kIo, message, "disk.path");
-}
-
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 /// Returns whether a folder holds only what a file system creates itself. Errors: kIo.
 Result<bool> is_empty_folder(const std::string& path) {
   QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(path));
@@ -72,13 +51,7 @@ Result<bool> is_empty_folder(const std::string& path) {
 
 Status make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return {};
-  return cannot("create the store folder", path, errno);
-}
-
-Status sync_folder(const std::string& path) {
-  File dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (dir.fd() < 0 || ::fsync(dir.fd()) != 0) return cannot("sync the store folder", path, errno);
-  return {};
+  return disk_error("create the store folder", path, errno);
 }
 
 Status write_marker(const std::string& root) {
@@ -86,18 +59,18 @@ Status write_marker(const std::string& root) {
   const std::string text = std::string(kMarkerHead) + std::to_string(kStoreLayoutVersion) + "\n";
   QUIRE_RETURN_IF_ERROR(write_private_file(tmp, text));
   if (::rename(tmp.c_str(), path.c_str()) != 0)
-    return cannot("write to the store folder", root, errno);
+    return disk_error("write to the store folder", root, errno);
   return sync_folder(root);
 }
 
 /// Returns the layout that the marker names. Errors: kNotFound if there is none.
 Result<int> read_marker(const std::string& root) {
   const std::string path = root + std::string(kMarkerName);
-  File f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileHandle f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (f.fd() < 0 && errno == ENOENT) return Status::not_found("no marker");
   char buffer[64] = {};
   const ssize_t n = f.fd() < 0 ? -1 : ::read(f.fd(), buffer, sizeof buffer - 1);
-  if (n < 0) return cannot("read", path, errno);
+  if (n < 0) return disk_error("read", path, errno);
   const std::string_view text(buffer, to_size(n));
   const int version = text.starts_with(kMarkerHead) && text.ends_with('\n')
                           ? std::atoi(buffer + kMarkerHead.size())
@@ -118,7 +91,7 @@ Result<int> read_marker(const std::string& root) {
 }
 
 std::optional<std::string> read_file(const std::string& path) {
-  File f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileHandle f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (f.fd() < 0) return std::nullopt;
   std::string out;
   char chunk[65536];
@@ -147,7 +120,7 @@ bool sync_sealed(const std::string& db) {
   if (!files.ok()) return false;
   for (const auto& file : *files) {
     if (!is_sealed(file.filename().string())) continue;
-    File f(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    FileHandle f(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
     if (f.fd() < 0 || ::fsync(f.fd()) != 0) return false;
   }
   return sync_folder(db).ok();
@@ -175,10 +148,10 @@ Result<std::string> seal_text(const std::string& db) {
 
 Result<int> lock_folder(const std::string& root) {
   const std::string path = root + "/LOCK";
-  File f(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (f.fd() < 0) return cannot("write to the store folder", root, errno);
+  FileHandle f(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (f.fd() < 0) return disk_error("write to the store folder", root, errno);
   if (::flock(f.fd(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return cannot("lock", path, errno);
+    if (errno != EWOULDBLOCK) return disk_error("lock", path, errno);
     char pid[32] = {};
     const ssize_t n = ::pread(f.fd(), pid, sizeof pid - 1, 0);
     const std::string who = n > 0 ? "process " + std::string(pid, to_size(n))
@@ -191,7 +164,7 @@ Result<int> lock_folder(const std::string& root) {
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(f.fd(), 0) != 0 ||
       ::pwrite(f.fd(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    return cannot("write to the store folder", root, errno);
+    return disk_error("write to the store folder", root, errno);
   }
   return f.release();
 }
@@ -199,7 +172,7 @@ Result<int> lock_folder(const std::string& root) {
 Status check_folder(const std::string& root, bool read_only) {
   struct stat st;
   if (::stat(root.c_str(), &st) != 0) {
-    if (errno != ENOENT) return cannot("open the store folder", root, errno);
+    if (errno != ENOENT) return disk_error("open the store folder", root, errno);
     if (read_only)
       return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
     std::filesystem::path parent = std::filesystem::path(root).parent_path();
@@ -211,7 +184,7 @@ Status check_folder(const std::string& root, bool read_only) {
           "disk.path");
     }
     QUIRE_RETURN_IF_ERROR(make_folder(root));
-    if (::stat(root.c_str(), &st) != 0) return cannot("open the store folder", root, errno);
+    if (::stat(root.c_str(), &st) != 0) return disk_error("open the store folder", root, errno);
   }
   if (!S_ISDIR(st.st_mode))
     return Status::invalid("disk.path", "'" + root + "' is a file; it must be a folder");
@@ -226,24 +199,6 @@ Status check_folder(const std::string& root, bool read_only) {
 }
 
 }  // namespace
-
-Status write_private_file(const std::string& path, std::string_view text) {
-  File f(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (f.fd() < 0) return cannot("write", path, errno);
-  while (!text.empty()) {
-    const ssize_t n = ::write(f.fd(), text.data(), text.size());
-    if (n < 0) return cannot("write", path, errno);
-    text.remove_prefix(to_size(n));
-  }
-  return ::fsync(f.fd()) == 0 ? Status() : cannot("write", path, errno);
-}
-
-Status shorten_file(const std::string& path, std::uint64_t bytes) {
-  File f(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (f.fd() < 0 || ::ftruncate(f.fd(), static_cast<off_t>(bytes)) != 0 || ::fsync(f.fd()) != 0)
-    return cannot("cut", path, errno);
-  return {};
-}
 
 std::uint64_t allocated_bytes(const std::string& path) {
   struct stat st;
@@ -346,7 +301,7 @@ Status StoreFolder::check_seal(bool read_only) const {
                   "disk.path");
   }
   if (!read_only && ::unlink(path.c_str()) != 0)
-    return cannot("write to the store folder", root_, errno);
+    return disk_error("write to the store folder", root_, errno);
   return read_only ? Status() : sync_folder(root_);
 }
 
@@ -360,7 +315,7 @@ void StoreFolder::seal() const {
   text += "end " + hex_hash(text) + "\n";
   const std::string path = root_ + "/SEAL", tmp = path + ".tmp";
   {
-    File f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    FileHandle f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (f.fd() < 0 ||
         ::write(f.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
         ::fsync(f.fd()) != 0) {
@@ -375,7 +330,7 @@ Result<std::string> StoreFolder::make_aside(const std::string& name) const {
   for (int i = 0;; ++i) {
     const std::string path = root_ + "/" + name + (i == 0 ? "" : "-" + std::to_string(i));
     if (::mkdir(path.c_str(), 0700) == 0) return path;
-    if (errno != EEXIST || i == 1000) return cannot("create the folder", path, errno);
+    if (errno != EEXIST || i == 1000) return disk_error("create the folder", path, errno);
   }
 }
 
@@ -385,7 +340,7 @@ Status StoreFolder::replace_record(const std::string& new_db, const std::string&
                                    bool keep_kv) const {
   const auto move = [](const std::string& from, const std::string& to) -> Status {
     if (::rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return {};
-    return cannot("move", from, errno);
+    return disk_error("move", from, errno);
   };
   QUIRE_RETURN_IF_ERROR(move(root_ + "/SEAL", kept + "/SEAL"));
   QUIRE_RETURN_IF_ERROR(move(ledger(), kept + "/LEDGER"));
@@ -408,7 +363,7 @@ Result<std::string> StoreFolder::set_record_aside(const std::string& name) const
   QUIRE_ASSIGN_OR_RETURN(std::string kept, make_aside(name));
   for (const char* part : {"/SEAL", "/LEDGER", "/EDITS", "/db"}) {
     if (::rename((root_ + part).c_str(), (kept + part).c_str()) != 0 && errno != ENOENT)
-      return cannot("move", root_ + part, errno);
+      return disk_error("move", root_ + part, errno);
   }
   QUIRE_RETURN_IF_ERROR(make_folder(db()));
   QUIRE_RETURN_IF_ERROR(sync_folder(root_));
@@ -456,7 +411,7 @@ std::uint64_t StoreFolder::free_bytes() const {
 
 bool StoreFolder::supports_direct_io() const {
   const std::string path = root_ + std::string(kMarkerName);
-  File f(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  FileHandle f(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
   return f.fd() >= 0;
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 
@@ -19,10 +18,6 @@ inline constexpr int kStoreLayoutVersion = 2;
 std::uint64_t allocated_bytes(const std::string& path);
 /// Returns the bytes of the directory itself and the files directly in it.
 std::uint64_t directory_bytes(const std::string& path);
-/// Writes a file that only this user can read, synchronized. Errors: kIo, kResourceExhausted.
-Status write_private_file(const std::string& path, std::string_view text);
-/// Cuts a file to its first bytes, synchronized. A crash leaves all of it or these. Errors: kIo.
-Status shorten_file(const std::string& path, std::uint64_t bytes);
 
 /// A checked and locked store folder. The lock is held while the object lives. Threads: const
 /// methods concurrently.

@@ -1,4 +1,4 @@
-#include "cachestore/disk/mend_folder.h"
+#include "cachestore/disk/folder/mend_folder.h"
 
 #include <algorithm>
 #include <cctype>
@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/log/manifest_note.h"
-#include "cachestore/disk/store_folder.h"
 
 namespace quire {
 namespace {

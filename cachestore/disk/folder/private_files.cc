@@ -1,0 +1,46 @@
+#include "cachestore/disk/folder/private_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/index.h"
+
+namespace quire {
+
+Status disk_error(const std::string& what, const std::string& path, int error) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): only used on the opening thread
+  const std::string message = "cannot " + what + " '" + path + "': " + std::strerror(error);
+  if (error == ENOSPC || error == EDQUOT)
+    return Status(Code::kResourceExhausted, message + "; free some disk space", "disk.path");
+  return Status(Code::kIo, message, "disk.path");
+}
+
+Status write_private_file(const std::string& path, std::string_view text) {
+  const FileHandle f(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (f.fd() < 0) return disk_error("write", path, errno);
+  while (!text.empty()) {
+    const ssize_t n = ::write(f.fd(), text.data(), text.size());
+    if (n < 0) return disk_error("write", path, errno);
+    text.remove_prefix(to_size(n));
+  }
+  return ::fsync(f.fd()) == 0 ? Status() : disk_error("write", path, errno);
+}
+
+Status shorten_file(const std::string& path, std::uint64_t bytes) {
+  const FileHandle f(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (f.fd() < 0 || ::ftruncate(f.fd(), static_cast<off_t>(bytes)) != 0 || ::fsync(f.fd()) != 0)
+    return disk_error("cut", path, errno);
+  return {};
+}
+
+Status sync_folder(const std::string& path) {
+  const FileHandle dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (dir.fd() < 0 || ::fsync(dir.fd()) != 0)
+    return disk_error("sync the store folder", path, errno);
+  return {};
+}
+
+}  // namespace quire
