@@ -6,12 +6,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -23,7 +20,9 @@
 #include "base/log.h"
 #include "cachestore/disk/folder/mend_folder.h"
 #include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/folder_files.h"
+#include "cachestore/disk/log/hex_checksum.h"
 
 namespace quire {
 namespace {
@@ -32,9 +31,6 @@ namespace {
 const std::string kRestoredName = "/RESTORED";
 /// A file beside a record that has lost what its copy may have.
 const std::string kWantsCopyName = "/WANTS_COPY";
-
-constexpr std::string_view kMarkerName = "/STORE";
-constexpr std::string_view kMarkerHead = kStoreMarkerHead;
 
 std::string reason(int error) {
   return std::strerror(error);
@@ -54,42 +50,6 @@ Status make_folder(const std::string& path) {
   return disk_error("create the store folder", path, errno);
 }
 
-Status write_marker(const std::string& root) {
-  const std::string path = root + std::string(kMarkerName), tmp = path + ".tmp";
-  const std::string text = std::string(kMarkerHead) + std::to_string(kStoreLayoutVersion) + "\n";
-  QUIRE_RETURN_IF_ERROR(write_private_file(tmp, text));
-  if (::rename(tmp.c_str(), path.c_str()) != 0)
-    return disk_error("write to the store folder", root, errno);
-  return sync_folder(root);
-}
-
-/// Returns the layout that the marker names. Errors: kNotFound if there is none.
-Result<int> read_marker(const std::string& root) {
-  const std::string path = root + std::string(kMarkerName);
-  FileHandle f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (f.fd() < 0 && errno == ENOENT) return Status::not_found("no marker");
-  char buffer[64] = {};
-  const ssize_t n = f.fd() < 0 ? -1 : ::read(f.fd(), buffer, sizeof buffer - 1);
-  if (n < 0) return disk_error("read", path, errno);
-  const std::string_view text(buffer, to_size(n));
-  const int version = text.starts_with(kMarkerHead) && text.ends_with('\n')
-                          ? std::atoi(buffer + kMarkerHead.size())
-                          : 0;
-  if (version <= 0) {
-    return Status(Code::kCorruption,
-                  "'" + path + "' is damaged: it should read \"" + std::string(kMarkerHead) + "1\"",
-                  "disk.path");
-  }
-  if (version > kStoreLayoutVersion) {
-    return Status(Code::kFailedPrecondition,
-                  "the store in '" + root + "' was made by a newer version (layout " +
-                      std::to_string(version) + ", this program knows " +
-                      std::to_string(kStoreLayoutVersion) + "): upgrade, or choose another folder",
-                  "disk.path");
-  }
-  return version;
-}
-
 std::optional<std::string> read_file(const std::string& path) {
   FileHandle f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (f.fd() < 0) return std::nullopt;
@@ -98,13 +58,6 @@ std::optional<std::string> read_file(const std::string& path) {
   ssize_t n;
   while ((n = ::read(f.fd(), chunk, sizeof chunk)) > 0) out.append(chunk, to_size(n));
   if (n < 0) return std::nullopt;
-  return out;
-}
-
-std::string hex_hash(std::string_view bytes) {
-  char out[17];
-  std::snprintf(out, sizeof out, "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
   return out;
 }
 
@@ -136,7 +89,7 @@ Result<std::string> seal_text(const std::string& db) {
     if (!is_sealed(name)) continue;
     const auto bytes = read_file(file.string());
     lines.push_back(name + " " +
-                    (bytes ? std::to_string(bytes->size()) + " " + hex_hash(*bytes)
+                    (bytes ? std::to_string(bytes->size()) + " " + hex_checksum(*bytes)
                            : std::string("unreadable")) +
                     "\n");
   }
@@ -231,35 +184,38 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, b
   std::string root = path;
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
-  if (!read_only) QUIRE_RETURN_IF_ERROR(mend_folder(root, kStoreLayoutVersion));
-
-  const auto marker = read_marker(root);
+  QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root, kStoreLayoutVersion));
   if (read_only) {
-    if (marker.code() == Code::kNotFound)
+    if (!look.is_store)
       return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
-    if (!marker.ok()) return marker.status();
     StoreFolder folder(std::move(root), -1);
     QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
     return folder;
   }
-  if (marker.code() == Code::kNotFound) {
+  if (!look.is_store) {
     QUIRE_ASSIGN_OR_RETURN(const bool is_empty, is_empty_folder(root));
     if (!is_empty)
       return Status::invalid(
           "disk.path",
           "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
   }
-  if (!marker.ok() && marker.code() != Code::kNotFound) return marker.status();
+  QUIRE_RETURN_IF_ERROR(mend_folder(root));
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
   StoreFolder folder(std::move(root), fd);
-  if (marker.code() == Code::kNotFound) QUIRE_RETURN_IF_ERROR(write_marker(folder.root()));
+  if (!look.is_store) {
+    QUIRE_RETURN_IF_ERROR(write_marker(folder.root(), kStoreLayoutVersion));
+  } else if (look.is_unnamed) {
+    log_warning("the marker of the store is damaged or lost, and written again",
+                {{"path", folder.root() + "/STORE"}, {"layout", std::to_string(look.layout)}});
+    QUIRE_RETURN_IF_ERROR(write_marker(folder.root(), look.layout));
+  }
   if (for_repair) return folder;
   QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
-  if (marker.ok() && *marker < kStoreLayoutVersion) {
+  if (look.is_store && look.layout < kStoreLayoutVersion) {
     // From here on an older program refuses the folder instead of missing what was moved.
-    QUIRE_RETURN_IF_ERROR(write_marker(folder.root()));
+    QUIRE_RETURN_IF_ERROR(write_marker(folder.root(), kStoreLayoutVersion));
     log_info("the store has an older layout: its segments are moved while the service runs",
-             {{"path", folder.root()}, {"layout", std::to_string(*marker)}});
+             {{"path", folder.root()}, {"layout", std::to_string(look.layout)}});
     std::error_code ignored;  // files that layout 1 was writing
     std::filesystem::remove_all(folder.root() + "/staging", ignored);
   }
@@ -291,7 +247,7 @@ Status StoreFolder::check_seal(bool read_only) const {
   // A seal that does not match its own digest is damaged itself and says nothing about the rest.
   const auto end = sealed->rfind("end ");
   const bool whole = end != std::string::npos &&
-                     sealed->substr(end) == "end " + hex_hash(sealed->substr(0, end)) + "\n";
+                     sealed->substr(end) == "end " + hex_checksum(sealed->substr(0, end)) + "\n";
   QUIRE_ASSIGN_OR_RETURN(const std::string now, seal_text(db()));
   if (whole && sealed->substr(0, end) != now && (!read_only || ::access(path.c_str(), F_OK) == 0)) {
     return Status(Code::kCorruption,
@@ -312,7 +268,7 @@ void StoreFolder::seal() const {
   const auto lines = seal_text(db());
   if (!lines.ok()) return;
   std::string text = *lines;
-  text += "end " + hex_hash(text) + "\n";
+  text += "end " + hex_checksum(text) + "\n";
   const std::string path = root_ + "/SEAL", tmp = path + ".tmp";
   {
     FileHandle f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -410,7 +366,7 @@ std::uint64_t StoreFolder::free_bytes() const {
 }
 
 bool StoreFolder::supports_direct_io() const {
-  const std::string path = root_ + std::string(kMarkerName);
+  const std::string path = root_ + "/STORE";
   FileHandle f(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
   return f.fd() >= 0;
 }

@@ -1,7 +1,6 @@
 #include "cachestore/disk/folder/mend_folder.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -28,29 +27,6 @@ std::optional<std::string> beginning(const std::string& path) {
   return std::string(buffer, static_cast<std::size_t>(in.gcount()));
 }
 
-Status set_aside(const std::string& path) {
-  for (int i = 0; i < 1000; ++i) {
-    const std::string to = path + ".damaged" + (i == 0 ? "" : "-" + std::to_string(i));
-    std::error_code ec;
-    if (fs::exists(to, ec)) continue;
-    fs::rename(path, to, ec);
-    if (ec) return Status(Code::kIo, "cannot move '" + path + "': " + ec.message(), "disk.path");
-    log_warning("set aside what lay in the place of a file of the store",
-                {{"path", path}, {"now", to}});
-    return {};
-  }
-  return Status(Code::kIo, "cannot move '" + path + "': too many were moved", "disk.path");
-}
-
-/// Sets aside what is there and no file.
-Status only_a_file(const std::string& path) {
-  std::error_code ec;
-  const auto type = fs::symlink_status(path, ec).type();
-  if (ec || type == fs::file_type::not_found || type == fs::file_type::regular) return {};
-  if (type == fs::file_type::symlink && fs::is_regular_file(path, ec)) return {};
-  return set_aside(path);
-}
-
 std::vector<std::string> manifests(const std::vector<fs::path>& files) {
   std::vector<std::string> out;
   std::error_code ec;
@@ -72,19 +48,6 @@ bool is_unfinished(const std::string& root, const std::vector<fs::path>& files,
   return std::ranges::none_of(files, [](const fs::path& file) {
     return file.extension() == ".log" || file.extension() == ".sst";
   });
-}
-
-Status mend_marker(const std::string& root, int layout) {
-  const auto text = beginning(root + "/STORE");
-  if (text && text->starts_with(kStoreMarkerHead) && text->ends_with('\n') &&
-      text->size() > kStoreMarkerHead.size() + 1 &&
-      std::all_of(text->begin() + kStoreMarkerHead.size(), text->end() - 1,
-                  [](unsigned char c) { return std::isdigit(c) != 0; }))
-    return {};
-  log_warning("the marker of the store is damaged or lost, and written again",
-              {{"path", root + "/STORE"}});
-  return write_private_file(root + "/STORE",
-                            std::string(kStoreMarkerHead) + std::to_string(layout) + "\n");
 }
 
 Status mend_current(const std::string& db, const std::vector<std::string>& manifests) {
@@ -143,7 +106,7 @@ Status end_replacement(const std::string& root) {
 
 }  // namespace
 
-Status mend_folder(const std::string& root, int layout) {
+Status mend_folder(const std::string& root) {
   QUIRE_RETURN_IF_ERROR(end_replacement(root));
   const std::string db = root + "/db";
   QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
@@ -156,9 +119,8 @@ Status mend_folder(const std::string& root, int layout) {
     fs::remove(db + "/" + found.front(), ec);
     return {};
   }
-  for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/EDITS", "/STORE", "/STORE.tmp"})
+  for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/EDITS"})
     QUIRE_RETURN_IF_ERROR(only_a_file(root + name));
-  QUIRE_RETURN_IF_ERROR(mend_marker(root, layout));
   if (fs::is_regular_file(root + "/extents", ec))
     QUIRE_RETURN_IF_ERROR(set_aside(root + "/extents"));
   QUIRE_RETURN_IF_ERROR(only_a_file(db + "/LOCK"));

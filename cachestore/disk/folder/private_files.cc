@@ -5,8 +5,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "base/index.h"
+#include "base/log.h"
 
 namespace quire {
 
@@ -41,6 +43,31 @@ Status sync_folder(const std::string& path) {
   if (dir.fd() < 0 || ::fsync(dir.fd()) != 0)
     return disk_error("sync the store folder", path, errno);
   return {};
+}
+
+Status set_aside(const std::string& path) {
+  for (int i = 0; i < 1000; ++i) {
+    const std::string to = path + ".damaged" + (i == 0 ? "" : "-" + std::to_string(i));
+    std::error_code ec;
+    if (std::filesystem::exists(to, ec)) continue;
+    std::filesystem::rename(path, to, ec);
+    if (ec) return Status(Code::kIo, "cannot move '" + path + "': " + ec.message(), "disk.path");
+    log_warning("set aside what lay in the place of a file of the store",
+                {{"path", path}, {"now", to}});
+    return {};
+  }
+  return Status(Code::kIo, "cannot move '" + path + "': too many were moved", "disk.path");
+}
+
+Status only_a_file(const std::string& path) {
+  std::error_code ec;
+  const auto type = std::filesystem::symlink_status(path, ec).type();
+  if (ec || type == std::filesystem::file_type::not_found ||
+      type == std::filesystem::file_type::regular)
+    return {};
+  if (type == std::filesystem::file_type::symlink && std::filesystem::is_regular_file(path, ec))
+    return {};
+  return set_aside(path);
 }
 
 }  // namespace quire

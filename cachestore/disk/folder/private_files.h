@@ -40,4 +40,10 @@ Status shorten_file(const std::string& path, std::uint64_t bytes);
 /// Makes names in a folder durable. Errors: kIo, kResourceExhausted.
 Status sync_folder(const std::string& path);
 
+/// Renames what lies there to a name with `.damaged` behind it, and says so in the log. Errors:
+/// kIo.
+Status set_aside(const std::string& path);
+/// Sets aside what lies in the place of a file and is none. Errors: kIo.
+Status only_a_file(const std::string& path);
+
 }  // namespace quire

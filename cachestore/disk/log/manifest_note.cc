@@ -2,12 +2,11 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 
+#include "cachestore/disk/log/hex_checksum.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
 
@@ -25,13 +24,6 @@ std::optional<std::uint64_t> number_of(std::string_view name) {
   return error == std::errc() && at == end ? std::optional(number) : std::nullopt;
 }
 
-std::string checksum_of(std::string_view text) {
-  char out[17];
-  std::snprintf(out, sizeof out, "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
-  return out;
-}
-
 }  // namespace
 
 std::string record_identity(const std::string& db) {
@@ -42,7 +34,7 @@ std::string record_identity(const std::string& db) {
 
 std::string ManifestNote::text() const {
   const std::string noted = manifest + " " + std::to_string(bytes) + " " + record + " ";
-  return noted + checksum_of(noted) + "\n";
+  return noted + hex_checksum(noted) + "\n";
 }
 
 std::optional<ManifestNote> ManifestNote::parse(std::string_view text) {

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <iterator>
+#include <string>
 
+#include "cachestore/disk/folder/store_marker.h"
 #include "tests/support/harness/test_store.h"
 
 namespace quire {
@@ -65,13 +68,26 @@ TEST(StoreFolder, ASecondOpenOfAStoreInUseIsRefused) {
 TEST(StoreFolder, ANewerLayoutIsRefusedAndADamagedMarkerWrittenAgain) {
   test::TempFolder folder;
   ASSERT_OK(open_at(folder.path()));
-  std::ofstream(folder.path() + "/STORE") << "quire store layout 3\n";
+  const auto marker = [&] {
+    std::ifstream in(folder.path() + "/STORE");
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string whole = marker();
+  EXPECT_EQ(whole, StoreMarker::text(2));
+  std::ofstream(folder.path() + "/STORE") << StoreMarker::text(3);
   expect_error(open_at(folder.path()), Code::kFailedPrecondition, "newer version");
   expect_error(open_at(folder.path(), true), Code::kFailedPrecondition, "newer version");
-  std::ofstream(folder.path() + "/STORE") << "garbage";
-  expect_error(open_at(folder.path(), true), Code::kCorruption, "damaged");
+  EXPECT_EQ(marker(), StoreMarker::text(3)) << "it stays as it was";
+  // A layout that programs without checksums cannot have written.
+  for (const char* damaged : {"garbage", "quire store layout 3\n", "quire store layout 0\n"}) {
+    std::ofstream(folder.path() + "/STORE") << damaged;
+    EXPECT_OK(open_at(folder.path(), true));
+    EXPECT_EQ(marker(), damaged) << "who reads changes nothing";
+    EXPECT_OK(open_at(folder.path()));
+    EXPECT_EQ(marker(), whole);
+  }
+  std::ofstream(folder.path() + "/STORE") << "quire store layout 2\n";
   EXPECT_OK(open_at(folder.path()));
-  EXPECT_OK(open_at(folder.path(), true));
   test::TempFolder foreign;
   std::filesystem::create_directories(foreign.path());
   std::ofstream(foreign.path() + "/STORE") << "garbage";
