@@ -79,6 +79,21 @@ bool sync_sealed(const std::string& db) {
   return sync_folder(db).ok();
 }
 
+/// Returns what is to be known of a folder in which a store may be opened for writing. Errors:
+/// those of look_at_folder(), kInvalidArgument (it holds something else).
+Result<FolderLook> look_before_writing(const std::string& root) {
+  QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root, kStoreLayoutVersion));
+  if (look.is_store) return look;
+  QUIRE_ASSIGN_OR_RETURN(const bool is_empty, is_empty_folder(root));
+  if (is_empty) return look;
+  // Another process may have begun a store after the first look.
+  QUIRE_ASSIGN_OR_RETURN(const FolderLook again, look_at_folder(root, kStoreLayoutVersion));
+  if (again.is_store) return again;
+  return Status::invalid(
+      "disk.path",
+      "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
+}
+
 /// Returns name, size and hash, one line each, of every database file that a seal covers. Errors:
 /// kIo.
 Result<std::string> seal_text(const std::string& db) {
@@ -101,6 +116,7 @@ Result<std::string> seal_text(const std::string& db) {
 
 Result<int> lock_folder(const std::string& root) {
   const std::string path = root + "/LOCK";
+  QUIRE_RETURN_IF_ERROR(only_a_file(path));
   FileHandle f(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (f.fd() < 0) return disk_error("write to the store folder", root, errno);
   if (::flock(f.fd(), LOCK_EX | LOCK_NB) != 0) {
@@ -184,24 +200,21 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, b
   std::string root = path;
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
-  QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root, kStoreLayoutVersion));
   if (read_only) {
+    QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root, kStoreLayoutVersion));
     if (!look.is_store)
       return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
     StoreFolder folder(std::move(root), -1);
     QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
     return folder;
   }
-  if (!look.is_store) {
-    QUIRE_ASSIGN_OR_RETURN(const bool is_empty, is_empty_folder(root));
-    if (!is_empty)
-      return Status::invalid(
-          "disk.path",
-          "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
-  }
-  QUIRE_RETURN_IF_ERROR(mend_folder(root));
+  // What is refused stays as it is. The lock comes before all that is written, and before what is
+  // taken for damage: another process may be writing it.
+  QUIRE_RETURN_IF_ERROR(look_before_writing(root).status());
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
   StoreFolder folder(std::move(root), fd);
+  QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_before_writing(folder.root()));
+  QUIRE_RETURN_IF_ERROR(mend_folder(folder.root()));
   if (!look.is_store) {
     QUIRE_RETURN_IF_ERROR(write_marker(folder.root(), kStoreLayoutVersion));
   } else if (look.is_unnamed) {

@@ -26,8 +26,8 @@ class StoreFolder {
   /// Creates the folder if its parent exists. Rejects files, foreign folders, newer layouts,
   /// folders in use and folders that cannot be written. With read_only nothing is created, written
   /// or locked. Errors: see open_store.
-  /// What is damaged besides the record is mended first (mend_folder.h). With `for_repair` the
-  /// record need not be what was sealed.
+  /// Once it is locked, what is damaged besides the record is mended (mend_folder.h). With
+  /// `for_repair` the record need not be what was sealed.
   static Result<StoreFolder> open(const std::string& path, bool read_only, bool for_repair = false);
 
   StoreFolder(StoreFolder&& other) noexcept;

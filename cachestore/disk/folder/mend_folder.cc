@@ -119,7 +119,7 @@ Status mend_folder(const std::string& root) {
     fs::remove(db + "/" + found.front(), ec);
     return {};
   }
-  for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/EDITS"})
+  for (const char* name : {"/SEAL", "/LEDGER", "/EDITS"})
     QUIRE_RETURN_IF_ERROR(only_a_file(root + name));
   if (fs::is_regular_file(root + "/extents", ec))
     QUIRE_RETURN_IF_ERROR(set_aside(root + "/extents"));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "base/index.h"
 #include "base/log.h"
@@ -46,11 +47,17 @@ Status sync_folder(const std::string& path) {
 }
 
 Status set_aside(const std::string& path) {
+  std::error_code unknown;
+  const bool is_folder = std::filesystem::symlink_status(path, unknown).type() ==
+                         std::filesystem::file_type::directory;
   for (int i = 0; i < 1000; ++i) {
     const std::string to = path + ".damaged" + (i == 0 ? "" : "-" + std::to_string(i));
     std::error_code ec;
     if (std::filesystem::exists(to, ec)) continue;
-    std::filesystem::rename(path, to, ec);
+    // With a slash at its end only a folder is moved: a file may have taken its place by now, the
+    // lock of another process.
+    std::filesystem::rename(is_folder ? path + "/" : path, to, ec);
+    if (is_folder && ec == std::errc::not_a_directory) return {};
     if (ec) return Status(Code::kIo, "cannot move '" + path + "': " + ec.message(), "disk.path");
     log_warning("set aside what lay in the place of a file of the store",
                 {{"path", path}, {"now", to}});

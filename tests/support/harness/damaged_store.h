@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -176,6 +177,17 @@ class StoreDamage : public ::testing::Test {
   }
   static void write(const fs::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  }
+  /// Returns all that lies in the store's folder: files with what they hold, folders.
+  std::map<std::string, std::string> contents() const {
+    std::map<std::string, std::string> out;
+    for (const auto& e : fs::recursive_directory_iterator(options.path))
+      out[e.path().string()] = e.is_regular_file() ? read(e.path()) : "a folder";
+    return out;
+  }
+  fs::path manifest() const {
+    std::string name = read(options.path + "/db/CURRENT");
+    return options.path + "/db/" + name.substr(0, name.find('\n'));
   }
 
   /// Damages so many of the files: a bit, a cut, emptied, another one's content, or removed.

@@ -1,0 +1,190 @@
+// A store's folder is mended by the one process that has locked it, and nobody else writes there.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cachestore/disk/folder/store_marker.h"
+#include "cachestore/disk/log/manifest_note.h"
+#include "cachestore/disk/repair.h"
+#include "cachestore/store_admin.h"
+#include "tests/support/harness/damaged_store.h"
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The lock of a folder, as another process has it.
+class OthersLock {
+ public:
+  explicit OthersLock(const std::string& root)
+      : fd_(::open((root + "/LOCK").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)),
+        is_held_(::flock(fd_, LOCK_EX | LOCK_NB) == 0) {}
+  ~OthersLock() { ::close(fd_); }
+  OthersLock(const OthersLock&) = delete;
+  OthersLock& operator=(const OthersLock&) = delete;
+  bool is_held() const { return is_held_; }
+
+ private:
+  int fd_;
+  bool is_held_;
+};
+
+class StoreMending : public StoreDamage {
+ protected:
+  /// Expects that who opens or repairs the store is told that another process has it.
+  void expect_in_use() {
+    const auto says_so = [](const Status& s) {
+      EXPECT_EQ(s.code(), Code::kFailedPrecondition) << s.to_string();
+      EXPECT_NE(s.message().find("is in use by"), std::string::npos) << s.to_string();
+    };
+    for (const OnDamage choice : {OnDamage::kRefuse, OnDamage::kSalvage}) {
+      options.on_damage = choice;
+      says_so(open().status());
+    }
+    for (const bool dry_run : {true, false})
+      says_so(repair_store({options.path, dry_run, /*keep_kv=*/true}).status());
+  }
+};
+
+/// What another process is writing looks as a crash leaves it.
+TEST_F(StoreMending, AFolderInUseIsNotMended) {
+  const std::string root = options.path, db = root + "/db";
+  // An edit of 700 bytes that is being written.
+  const std::string torn = std::string("abcd") + "\xBC\x02" + '\x01' + std::string(505, 'x');
+  const std::vector<std::pair<std::string, std::function<void()>>> cases = {
+      {"a new manifest, of which CURRENT does not know yet",
+       [&] {
+         fs::rename(manifest(), db + "/MANIFEST-000999");
+         EXPECT_FALSE(fs::exists(manifest()));
+       }},
+      {"CURRENT that is being written", [&] { fs::resize_file(db + "/CURRENT", 5); }},
+      {"an edit that is being appended", [&] { write(manifest(), read(manifest()) + torn); }},
+      {"a record that is being made",
+       [&] {
+         fs::remove_all(db);
+         fs::create_directory(db);
+         fs::remove(root + "/LEDGER");
+         write(db + "/MANIFEST-000001", "");
+       }},
+      {"a marker that is damaged", [&] { write(root + "/STORE", "quire store layout 3\n"); }},
+      {"a record that is being replaced",
+       [&] {
+         fs::create_directory(root + "/repair");
+         fs::rename(db, root + "/repair/db");
+         write(root + "/NEW_RECORD", root + "/repair/db\n");
+       }},
+      {"a ledger that is a folder",
+       [&] {
+         fs::remove(root + "/LEDGER");
+         fs::create_directory(root + "/LEDGER");
+       }},
+      {"a folder without a store", [&] {
+         fs::remove_all(root);
+         fs::create_directory(root);
+       }}};
+  for (const auto& [name, damage] : cases) {
+    SCOPED_TRACE(name);
+    fs::remove_all(root);
+    write_documents(/*crash=*/true);
+    damage();
+    const OthersLock other(root);
+    ASSERT_TRUE(other.is_held());
+    const auto before = contents();
+    expect_in_use();
+    EXPECT_EQ(contents(), before);
+  }
+}
+
+TEST_F(StoreMending, AFolderThatIsRefusedStaysAsItIs) {
+  const std::string root = options.path;
+  const std::vector<std::pair<std::string, std::function<void()>>> cases = {
+      {"a newer layout", [&] { write(root + "/STORE", StoreMarker::text(3)); }},
+      {"a newer layout with a torn manifest",
+       [&] {
+         write(root + "/STORE", StoreMarker::text(3));
+         write(manifest(), read(manifest()) + "abcdefgh");
+         write(root + "/db/CURRENT", manifest().filename().string());
+       }},
+      {"something else", [&] {
+         fs::remove_all(root);
+         fs::create_directory(root);
+         write(root + "/letter.txt", "somebody's");
+       }}};
+  for (const auto& [name, change] : cases) {
+    SCOPED_TRACE(name);
+    fs::remove_all(root);
+    write_documents(/*crash=*/true);
+    change();
+    const auto before = contents();
+    for (const bool read_only : {false, true}) {
+      options.read_only = read_only;
+      EXPECT_FALSE(open().ok());
+    }
+    options.read_only = false;
+    for (const bool dry_run : {true, false})
+      EXPECT_FALSE(repair_store({options.path, dry_run, /*keep_kv=*/true}).ok());
+    EXPECT_EQ(contents(), before);
+  }
+}
+
+TEST_F(StoreMending, AStartThatFailsLeavesTheFolderUnlocked) {
+  const std::string root = options.path;
+  const std::vector<std::pair<std::string, std::function<void()>>> cases = {
+      {"not what was sealed", [&] { write(manifest(), read(manifest()) + "x"); }},
+      {"a manifest that lost edits",
+       [&] {
+         fs::remove(root + "/SEAL");
+         ManifestNote{"MANIFEST-999999", 1'000'000, record_identity(root + "/db")}.write(root +
+                                                                                         "/EDITS");
+       }},
+      {"a manifest that cannot be read",
+       [&] {
+         fs::remove(root + "/SEAL");
+         fs::resize_file(manifest(), 10);
+       }},
+      {"a marker in whose place nothing can be put",
+       [&] {
+         write(root + "/STORE", "garbage");
+         fs::create_directory(root + "/STORE.tmp");
+         for (int i = 0; i < 1000; ++i)
+           write(root + "/STORE.tmp.damaged" + (i == 0 ? "" : "-" + std::to_string(i)), "");
+       }},
+      {"options that are refused", [&] { options.copy_path = folder.path("no/such/folder"); }}};
+  for (const auto& [name, damage] : cases) {
+    SCOPED_TRACE(name);
+    options.copy_path.clear();
+    fs::remove_all(root);
+    write_documents(/*crash=*/false);
+    damage();
+    EXPECT_FALSE(open().ok());
+    EXPECT_TRUE(OthersLock(root).is_held());
+    (void)repair_store({root, /*dry_run=*/true, /*keep_kv=*/true});
+    EXPECT_TRUE(OthersLock(root).is_held());
+  }
+}
+
+TEST_F(StoreMending, ALockThatIsAFolderIsSetAsideOnce) {
+  write_documents(/*crash=*/true);
+  fs::remove(options.path + "/LOCK");
+  fs::create_directory(options.path + "/LOCK");
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), kDocuments);
+    EXPECT_EQ(open().code(), Code::kFailedPrecondition);
+  }
+  EXPECT_TRUE(fs::is_directory(options.path + "/LOCK.damaged"));
+  EXPECT_FALSE(fs::exists(options.path + "/LOCK.damaged-1"));
+}
+
+}  // namespace
+}  // namespace quire
