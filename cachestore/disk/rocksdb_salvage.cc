@@ -84,7 +84,7 @@ bool is_good(Kind family, std::string_view key, std::string_view value, bool kee
 class Salvage {
  public:
   Salvage(const StoreFolder& folder, const RepairOptions& options)
-      : folder_(folder), options_(options), work_(folder.root() + "/repair") {}
+      : folder_(folder), options_(options), work_(folder.work()) {}
 
   Result<RepairReport> run();
 
@@ -102,6 +102,7 @@ class Salvage {
   void keep_text(const std::string& ns, const std::string& id, const DocumentManifest* head,
                  std::string_view text, std::string reason);
   Status install();
+  Status write_report();
   std::optional<std::string> new_record(std::string_view key) {
     std::string value;
     const auto s = new_.db->Get(::rocksdb::ReadOptions(), new_.handles[kCatalog],
@@ -454,6 +455,16 @@ Status Salvage::install() {
   gmtime_r(&now, &tm);
   (void)std::strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", &tm);
   QUIRE_ASSIGN_OR_RETURN(report_.kept_folder, folder_.make_aside(std::string("damaged-") + stamp));
+  Status status = write_report();
+  if (status.ok()) status = folder_.replace_record(report_.kept_folder, options_.keep_kv);
+  if (status.ok() || folder_.is_replacing()) return status;
+  std::error_code ec;
+  fs::remove_all(report_.kept_folder, ec);  // it tells of a repair that was not made
+  return status;
+}
+
+/// Writes what was found to the folder to which the damaged record goes.
+Status Salvage::write_report() {
   for (const auto& [ns, lines] : texts_) {
     const std::string path = report_.kept_folder + "/texts-" + ns + ".ndjson";
     QUIRE_RETURN_IF_ERROR(write_private_file(path, lines));
@@ -464,8 +475,7 @@ Status Salvage::install() {
   for (const auto& d : report_.texts)
     text += "text only: " + d.ns + " " + d.id + ": " + d.reason + "\n";
   for (const auto& d : report_.lost) text += "lost: " + d.ns + " " + d.id + ": " + d.reason + "\n";
-  QUIRE_RETURN_IF_ERROR(write_private_file(report_.kept_folder + "/report.txt", text));
-  return folder_.replace_record(work_ + "/db", report_.kept_folder, options_.keep_kv);
+  return write_private_file(report_.kept_folder + "/report.txt", text);
 }
 
 Result<RepairReport> Salvage::run() {
@@ -478,7 +488,8 @@ Result<RepairReport> Salvage::run() {
       salvage.old_.close();
       salvage.new_.close();
       std::error_code ignored;
-      fs::remove_all(salvage.work_, ignored);
+      // The next open puts the record in it in its place.
+      if (!salvage.folder_.is_replacing()) fs::remove_all(salvage.work_, ignored);
     }
   } const cleanup{*this};
   QUIRE_RETURN_IF_ERROR(open_new());

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "cachestore/disk/folder/mend_folder.h"
 #include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/folder/replacement.h"
 #include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/hex_checksum.h"
@@ -29,8 +30,6 @@ namespace {
 
 /// A file beside a record that came from a backup.
 const std::string kRestoredName = "/RESTORED";
-/// A file beside a record that has lost what its copy may have.
-const std::string kWantsCopyName = "/WANTS_COPY";
 
 std::string reason(int error) {
   return std::strerror(error);
@@ -303,34 +302,20 @@ Result<std::string> StoreFolder::make_aside(const std::string& name) const {
   }
 }
 
+std::string StoreFolder::work() const { return root_ + std::string(kWorkName); }
+
 Status StoreFolder::make_work_folder(const std::string& path) const { return make_folder(path); }
 
-Status StoreFolder::replace_record(const std::string& new_db, const std::string& kept,
-                                   bool keep_kv) const {
-  const auto move = [](const std::string& from, const std::string& to) -> Status {
-    if (::rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return {};
-    return disk_error("move", from, errno);
-  };
-  QUIRE_RETURN_IF_ERROR(move(root_ + "/SEAL", kept + "/SEAL"));
-  QUIRE_RETURN_IF_ERROR(move(ledger(), kept + "/LEDGER"));
-  QUIRE_RETURN_IF_ERROR(move(edits(), kept + "/EDITS"));
-  // KV of layout 1 has its list in the old record.
-  QUIRE_RETURN_IF_ERROR(move(values(), kept + "/blocks"));
-  QUIRE_RETURN_IF_ERROR(move(sketches(), kept + "/sketches"));
-  if (!keep_kv) QUIRE_RETURN_IF_ERROR(move(extents(), kept + "/extents"));
-  QUIRE_RETURN_IF_ERROR(write_private_file(root_ + std::string(kNewRecordName), new_db + "\n"));
-  QUIRE_RETURN_IF_ERROR(sync_folder(root_));
-  QUIRE_RETURN_IF_ERROR(move(db(), kept + "/db"));
-  QUIRE_RETURN_IF_ERROR(move(new_db, db()));
-  QUIRE_RETURN_IF_ERROR(sync_folder(root_));
-  ::unlink((root_ + std::string(kNewRecordName)).c_str());
-  forget_wants_copy();  // what the old record had lost
-  return sync_folder(root_);
+Status StoreFolder::replace_record(const std::string& kept, bool keep_kv) const {
+  return quire::replace_record(root_, {std::filesystem::path(kept).filename().string(), keep_kv});
 }
+
+bool StoreFolder::is_replacing() const { return quire::is_replacing(root_); }
 
 Result<std::string> StoreFolder::set_record_aside(const std::string& name) const {
   QUIRE_ASSIGN_OR_RETURN(std::string kept, make_aside(name));
-  for (const char* part : {"/SEAL", "/LEDGER", "/EDITS", "/db"}) {
+  // The record first: what lies beside it tells where its end is lost.
+  for (const char* part : {"/db", "/SEAL", "/LEDGER", "/EDITS"}) {
     if (::rename((root_ + part).c_str(), (kept + part).c_str()) != 0 && errno != ENOENT)
       return disk_error("move", root_ + part, errno);
   }
@@ -346,15 +331,17 @@ bool StoreFolder::was_restored() const {
 void StoreFolder::forget_restored() const { ::unlink((root_ + kRestoredName).c_str()); }
 
 bool StoreFolder::wants_copy() const {
-  return ::access((root_ + kWantsCopyName).c_str(), F_OK) == 0;
+  return ::access((root_ + std::string(kWantsCopyName)).c_str(), F_OK) == 0;
 }
 
 Status StoreFolder::say_wants_copy() const {
-  QUIRE_RETURN_IF_ERROR(write_private_file(root_ + kWantsCopyName, ""));
+  QUIRE_RETURN_IF_ERROR(write_private_file(root_ + std::string(kWantsCopyName), ""));
   return sync_folder(root_);
 }
 
-void StoreFolder::forget_wants_copy() const { ::unlink((root_ + kWantsCopyName).c_str()); }
+void StoreFolder::forget_wants_copy() const {
+  ::unlink((root_ + std::string(kWantsCopyName)).c_str());
+}
 
 std::uint64_t StoreFolder::catalog_bytes() const {
   return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(extents()) +

@@ -39,6 +39,7 @@ class StoreFolder {
   std::string extents() const { return root_ + "/extents"; }  ///< values of all segments
   std::string ledger() const { return root_ + "/LEDGER"; }    ///< of WriteLedger
   std::string edits() const { return root_ + "/EDITS"; }      ///< of ManifestNote
+  std::string work() const;                                   ///< in which a repair works
   /// Folders of layout 1; they exist only until its segments are moved.
   std::string values() const { return root_ + "/blocks"; }
   std::string sketches() const { return root_ + "/sketches"; }
@@ -58,10 +59,11 @@ class StoreFolder {
   Result<std::string> make_aside(const std::string& name) const;
   /// Makes a folder for work, which only this user can read.
   Status make_work_folder(const std::string& path) const;
-  /// Puts the database `new_db`, which is closed and lies in the folder of work, in the place of
-  /// the record. The old one and the files beside it go to the folder `kept`, with the KV unless
-  /// `keep_kv`. After a crash in between, the next open() ends it.
-  Status replace_record(const std::string& new_db, const std::string& kept, bool keep_kv) const;
+  /// Puts the database work()/db, which is closed, in the place of the record. The old one and the
+  /// files beside it go to the folder `kept`, with the KV unless `keep_kv`. After a failure or a
+  /// crash in between, the next open() ends it, if is_replacing(); else nothing has changed.
+  Status replace_record(const std::string& kept, bool keep_kv) const;
+  bool is_replacing() const;
 
   /// Moves the record with the files beside it to a new folder `name` in this one, and returns
   /// that. Errors: kIo.

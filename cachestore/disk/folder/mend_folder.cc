@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/folder/replacement.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_end.h"
@@ -86,21 +87,6 @@ Status mend_manifest(const std::string& root) {
   log_warning(
       "the end of the manifest is torn, as after a power failure, and cut",
       {{"path", path}, {"bytes", std::to_string(manifest.size() - *whole)}, {"kept", kept}});
-  return {};
-}
-
-Status end_replacement(const std::string& root) {
-  const std::string file = root + std::string(kNewRecordName);
-  auto from = beginning(file);
-  if (!from) return {};
-  while (from->ends_with('\n')) from->pop_back();
-  std::error_code ec;
-  if (!fs::exists(root + "/db", ec) && fs::is_directory(*from, ec)) {
-    fs::rename(*from, root + "/db", ec);
-    if (ec) return Status(Code::kIo, "cannot move '" + *from + "': " + ec.message(), "disk.path");
-    log_warning("ended a repair that was interrupted", {{"path", root}});
-  }
-  fs::remove(file, ec);
   return {};
 }
 

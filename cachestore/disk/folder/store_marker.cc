@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "base/index.h"
-#include "cachestore/disk/folder/mend_folder.h"
 #include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/folder/replacement.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/hex_checksum.h"
 
@@ -40,8 +40,7 @@ Result<std::optional<std::string>> read_marker(const std::string& root) {
 /// Returns whether a folder has a record. Beside a marker, damaged as it may be, a table or a log
 /// is enough; without one such files may be anybody's. Errors: kIo.
 Result<bool> has_record(const std::string& root, bool beside_marker) {
-  std::error_code ec;
-  if (fs::is_regular_file(root + std::string(kNewRecordName), ec)) return true;
+  if (is_replacing(root)) return true;
   QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(root + "/db"));
   return std::ranges::any_of(files, [&](const fs::path& file) {
     const std::string name = file.filename().string();

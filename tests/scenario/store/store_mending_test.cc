@@ -1,9 +1,12 @@
 // A store's folder is mended by the one process that has locked it, and nobody else writes there.
+// A repair puts its record in the place of the old one wholly or not at all.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -11,16 +14,26 @@
 #include <vector>
 
 #include "cachestore/disk/folder/store_marker.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/store_admin.h"
 #include "tests/support/harness/damaged_store.h"
+#include "tests/support/harness/interrupted_steps.h"
 #include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Not a test: the process that repair_and_end() starts.
+TEST(StoreMendingChild, DISABLED_Repairs) {
+  const char* path = std::getenv("QUIRE_MENDING_CHILD");
+  if (!path) GTEST_SKIP() << "runs within other tests";
+  const test::InterruptedStep step(test::env_int("QUIRE_MENDING_STEP", 0), /*ends=*/true);
+  ::_exit(repair_store({path, /*dry_run=*/false, /*keep_kv=*/true}).ok() ? 0 : 2);
+}
 
 /// The lock of a folder, as another process has it.
 class OthersLock {
@@ -53,6 +66,53 @@ class StoreMending : public StoreDamage {
     for (const bool dry_run : {true, false})
       says_so(repair_store({options.path, dry_run, /*keep_kv=*/true}).status());
   }
+  /// Makes a store whose manifest has lost its last edits, which only EDITS knows. Without EDITS
+  /// RocksDB would delete the tables of all later documents without a word.
+  void lose_edits() {
+    fs::remove_all(options.path);
+    if (!fs::exists(folder.path("kept"))) {
+      write_documents(/*crash=*/true, 0, kBefore);
+      write_documents(/*crash=*/true, kBefore, kAll - kBefore);
+      const auto ends = log_records(read(manifest())).ends;
+      ASSERT_GT(ends.size(), 4u);
+      fs::resize_file(manifest(), ends[ends.size() - 5]);
+      fs::rename(options.path, folder.path("kept"));
+    }
+    fs::copy(folder.path("kept"), options.path, fs::copy_options::recursive);
+  }
+  /// Repairs the store in a process that ends before the n-th step. Returns its exit status.
+  int repair_and_end(int n) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setenv("QUIRE_MENDING_CHILD", options.path.c_str(), 1);
+      ::setenv("QUIRE_MENDING_STEP", std::to_string(n).c_str(), 1);
+      ::execl("/proc/self/exe", "child", "--gtest_also_run_disabled_tests", "--gtest_brief=1",
+              "--gtest_filter=StoreMendingChild.*", nullptr);
+      ::_exit(127);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  /// Expects that a start has all documents or refuses, and that one which salvages has them.
+  void expect_nothing_lost() {
+    options.on_damage = OnDamage::kRefuse;
+    if (auto store = open(); store.ok()) {
+      EXPECT_EQ(first_documents(**store, kAll), kAll);
+    } else {
+      EXPECT_EQ(store.code(), Code::kCorruption) << store.status().to_string();
+    }
+    options.on_damage = OnDamage::kSalvage;
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(first_documents(**store, kAll), kAll);
+    EXPECT_FALSE(fs::exists(options.path + "/NEW_RECORD"));
+    store->reset();
+    EXPECT_OK(open());
+  }
+
+  static constexpr std::uint64_t kBefore = 4;
+  static constexpr std::uint64_t kAll = 304;  // more than the record has slots for numbers
 };
 
 /// What another process is writing looks as a crash leaves it.
@@ -101,6 +161,45 @@ TEST_F(StoreMending, AFolderInUseIsNotMended) {
     const auto before = contents();
     expect_in_use();
     EXPECT_EQ(contents(), before);
+  }
+}
+
+TEST_F(StoreMending, ARepairThatFailsAtAnyStepLosesNothing) {
+  bool failed = true;
+  for (int n = 0; failed; ++n) {
+    SCOPED_TRACE(n);
+    ASSERT_LT(n, 100);
+    lose_edits();
+    {
+      const test::InterruptedStep step(n);
+      const auto report = repair_store({options.path, /*dry_run=*/false, /*keep_kv=*/true});
+      failed = step.has_failed();
+      EXPECT_EQ(report.ok(), !failed) << report.status().to_string();
+    }
+    if (n == 0) {
+      EXPECT_TRUE(failed);
+      for (const auto& e : fs::directory_iterator(options.path))
+        EXPECT_FALSE(e.path().filename().string().starts_with("damaged-")) << "nothing was done";
+      options.on_damage = OnDamage::kRefuse;
+      EXPECT_EQ(open().code(), Code::kCorruption) << "EDITS is where it was";
+    }
+    expect_nothing_lost();
+  }
+}
+
+TEST_F(StoreMending, ARepairThatEndsBeforeAnyStepLosesNothing) {
+  for (int n = 0;; ++n) {
+    SCOPED_TRACE(n);
+    ASSERT_LT(n, 100);
+    lose_edits();
+    const int status = repair_and_end(n);
+    if (status == 0) break;  // there is no such step
+    ASSERT_EQ(status, test::kEndedAtStep);
+    // Who goes on ends as well.
+    if (n % 2 == 1) {
+      EXPECT_NE(repair_and_end(n / 2), 2);
+    }
+    expect_nothing_lost();
   }
 }
 
