@@ -10,8 +10,10 @@
 namespace quire {
 
 struct RepairOptions {
-  std::string path;     ///< folder of the store, which nobody has open
-  bool dry_run = true;  ///< only reads and reports; needs room for a second record while it runs
+  std::string path;  ///< folder of the store, which nobody has open
+  /// Only reads and reports. It works in the folder repair/ of the store's, with room for a second
+  /// record, and leaves all else there as it is.
+  bool dry_run = true;
   bool keep_kv = true;  ///< false: all KV is left behind and computed again
   /// Folder of the second copy of the records (StoreOptions::copy_path): if it is whole the new
   /// record has what that has, and KV of the old one; empty: none.
@@ -46,7 +48,8 @@ struct RepairReport {
 /// Makes a new record of everything that can be read in the old one, and puts it in its place. The
 /// old one is moved to a folder of its own in the store's folder and not changed. After a crash the
 /// old or the new record is there, never half of one. Errors: kFailedPrecondition (in use, newer
-/// layout), kNotFound, kIo, kResourceExhausted (no room for a second record).
+/// layout; dry_run and a repair that was interrupted), kNotFound, kIo, kResourceExhausted (no room
+/// for a second record).
 Result<RepairReport> repair_store(const RepairOptions& options);
 
 /// Returns one line that says what a repair kept and lost.

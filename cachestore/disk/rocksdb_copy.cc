@@ -110,7 +110,7 @@ Result<StoreFolder> open_folder(const std::string& path) {
               {{"path", path}, {"reason", folder.status().message()}});
   {
     QUIRE_ASSIGN_OR_RETURN(const StoreFolder damaged,
-                           StoreFolder::open(path, /*read_only=*/false, /*for_repair=*/true));
+                           StoreFolder::open(path, /*read_only=*/false, FolderUse::kRepair));
     QUIRE_RETURN_IF_ERROR(damaged.set_record_aside("earlier").status());
   }
   return StoreFolder::open(path, /*read_only=*/false);

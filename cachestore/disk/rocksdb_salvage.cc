@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/index.h"
 #include "base/log.h"
@@ -83,8 +84,11 @@ bool is_good(Kind family, std::string_view key, std::string_view value, bool kee
 
 class Salvage {
  public:
-  Salvage(const StoreFolder& folder, const RepairOptions& options)
-      : folder_(folder), options_(options), work_(folder.work()) {}
+  /// `found` is damage that is known already.
+  Salvage(const StoreFolder& folder, const RepairOptions& options, std::vector<std::string> found)
+      : folder_(folder), options_(options), work_(folder.work()) {
+    report_.damage = std::move(found);
+  }
 
   Result<RepairReport> run();
 
@@ -525,12 +529,33 @@ Result<RepairReport> Salvage::run() {
   return std::move(report_);
 }
 
+/// Says what a repair would do, from a copy of what it would read.
+Result<RepairReport> look_at(const StoreFolder& folder, const RepairOptions& options) {
+  struct Cleanup {
+    const StoreFolder& folder;
+    ~Cleanup() {
+      std::error_code ignored;
+      fs::remove_all(folder.work(), ignored);
+    }
+  } const cleanup{folder};
+  std::vector<std::string> found;
+  QUIRE_ASSIGN_OR_RETURN(const StoreFolder copy, folder.make_mended_copy(&found));
+  QUIRE_ASSIGN_OR_RETURN(RepairReport report, Salvage(copy, options, std::move(found)).run());
+  for (std::string& line : report.damage) {
+    // The copy is gone by then.
+    for (auto at = line.find(copy.root()); at != line.npos; at = line.find(copy.root(), at))
+      line.replace(at, copy.root().size(), folder.root());
+  }
+  return report;
+}
+
 }  // namespace
 
 Result<RepairReport> repair_store(const RepairOptions& options) {
+  const FolderUse use = options.dry_run ? FolderUse::kLook : FolderUse::kRepair;
   QUIRE_ASSIGN_OR_RETURN(const StoreFolder folder,
-                         StoreFolder::open(options.path, /*read_only=*/false, /*for_repair=*/true));
-  return Salvage(folder, options).run();
+                         StoreFolder::open(options.path, /*read_only=*/false, use));
+  return options.dry_run ? look_at(folder, options) : Salvage(folder, options, {}).run();
 }
 
 std::string summary(const RepairReport& r) {

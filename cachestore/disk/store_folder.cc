@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "cachestore/disk/folder/mend_folder.h"
 #include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/folder/record_files.h"
 #include "cachestore/disk/folder/replacement.h"
 #include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/folder_files.h"
@@ -137,11 +138,11 @@ Result<int> lock_folder(const std::string& root) {
   return f.release();
 }
 
-Status check_folder(const std::string& root, bool read_only) {
+Status check_folder(const std::string& root, bool read_only, FolderUse use) {
   struct stat st;
   if (::stat(root.c_str(), &st) != 0) {
     if (errno != ENOENT) return disk_error("open the store folder", root, errno);
-    if (read_only)
+    if (read_only || use == FolderUse::kLook)
       return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
     std::filesystem::path parent = std::filesystem::path(root).parent_path();
     if (parent.empty()) parent = ".";
@@ -194,11 +195,11 @@ Status StoreFolder::say_restored() const {
   return sync_folder(root_);
 }
 
-Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, bool for_repair) {
+Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, FolderUse use) {
   if (path.empty()) return Status::invalid("disk.path", "must name a folder");
   std::string root = path;
   while (root.size() > 1 && root.back() == '/') root.pop_back();
-  QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
+  QUIRE_RETURN_IF_ERROR(check_folder(root, read_only, use));
   if (read_only) {
     QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root, kStoreLayoutVersion));
     if (!look.is_store)
@@ -213,6 +214,13 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, b
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
   StoreFolder folder(std::move(root), fd);
   QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_before_writing(folder.root()));
+  if (use == FolderUse::kLook) {
+    if (!folder.is_replacing()) return folder;
+    return Status(Code::kFailedPrecondition,
+                  "a repair of the store in '" + folder.root() +
+                      "' was interrupted: a start ends it, and so does a repair with --apply",
+                  "disk.path");
+  }
   QUIRE_RETURN_IF_ERROR(mend_folder(folder.root()));
   if (!look.is_store) {
     QUIRE_RETURN_IF_ERROR(write_marker(folder.root(), kStoreLayoutVersion));
@@ -221,7 +229,7 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, b
                 {{"path", folder.root() + "/STORE"}, {"layout", std::to_string(look.layout)}});
     QUIRE_RETURN_IF_ERROR(write_marker(folder.root(), look.layout));
   }
-  if (for_repair) return folder;
+  if (use == FolderUse::kRepair) return folder;
   QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
   if (look.is_store && look.layout < kStoreLayoutVersion) {
     // From here on an older program refuses the folder instead of missing what was moved.
@@ -303,6 +311,19 @@ Result<std::string> StoreFolder::make_aside(const std::string& name) const {
 }
 
 std::string StoreFolder::work() const { return root_ + std::string(kWorkName); }
+
+Result<StoreFolder> StoreFolder::make_mended_copy(std::vector<std::string>* found) const {
+  StoreFolder copy(work() + "/look", -1);
+  std::error_code ec;
+  std::filesystem::remove_all(work(), ec);
+  QUIRE_RETURN_IF_ERROR(make_folder(work()));
+  QUIRE_RETURN_IF_ERROR(make_folder(copy.root()));
+  QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root_, kStoreLayoutVersion));
+  if (look.is_unnamed) found->push_back("the marker STORE is damaged or lost");
+  QUIRE_RETURN_IF_ERROR(copy_record_files(root_, copy.root(), found));
+  QUIRE_RETURN_IF_ERROR(mend_folder(copy.root(), found));
+  return copy;
+}
 
 Status StoreFolder::make_work_folder(const std::string& path) const { return make_folder(path); }
 

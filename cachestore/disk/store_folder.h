@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -19,6 +20,13 @@ std::uint64_t allocated_bytes(const std::string& path);
 /// Returns the bytes of the directory itself and the files directly in it.
 std::uint64_t directory_bytes(const std::string& path);
 
+/// What a folder is opened for.
+enum class FolderUse : std::uint8_t {
+  kStore,
+  kRepair,  ///< the record need not be what was sealed
+  kLook,    ///< of a repair that changes nothing: the same, and damage stays as it is
+};
+
 /// A checked and locked store folder. The lock is held while the object lives. Threads: const
 /// methods concurrently.
 class StoreFolder {
@@ -26,9 +34,11 @@ class StoreFolder {
   /// Creates the folder if its parent exists. Rejects files, foreign folders, newer layouts,
   /// folders in use and folders that cannot be written. With read_only nothing is created, written
   /// or locked. Errors: see open_store.
-  /// Once it is locked, what is damaged besides the record is mended (mend_folder.h). With
-  /// `for_repair` the record need not be what was sealed.
-  static Result<StoreFolder> open(const std::string& path, bool read_only, bool for_repair = false);
+  /// Once it is locked, what is damaged besides the record is mended (mend_folder.h), but for
+  /// kLook: then a folder that is missing is kNotFound, and an interrupted repair
+  /// kFailedPrecondition.
+  static Result<StoreFolder> open(const std::string& path, bool read_only,
+                                  FolderUse use = FolderUse::kStore);
 
   StoreFolder(StoreFolder&& other) noexcept;
   StoreFolder& operator=(StoreFolder&&) = delete;
@@ -57,6 +67,10 @@ class StoreFolder {
   // ---- for the repair ----
   /// Makes a folder `name` in the store's folder, with a number behind it if there is one already.
   Result<std::string> make_aside(const std::string& name) const;
+  /// Makes, in work(), a folder with what a repair reads of this one, mended as a start would mend
+  /// it, and returns that; `found` receives a line for what is damaged. This object outlives it.
+  /// Errors: kIo, kResourceExhausted.
+  Result<StoreFolder> make_mended_copy(std::vector<std::string>* found) const;
   /// Makes a folder for work, which only this user can read.
   Status make_work_folder(const std::string& path) const;
   /// Puts the database work()/db, which is closed, in the place of the record. The old one and the

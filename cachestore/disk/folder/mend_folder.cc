@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -28,6 +29,15 @@ std::optional<std::string> beginning(const std::string& path) {
   return std::string(buffer, static_cast<std::size_t>(in.gcount()));
 }
 
+/// Says what is damaged, and what is done about it, in the log; or only the former to `found`.
+void say(std::vector<std::string>* found, const std::string& damage, const std::string& mended,
+         std::initializer_list<LogField> fields) {
+  if (found != nullptr)
+    found->push_back(damage);
+  else
+    log_warning(damage + mended, fields);
+}
+
 std::vector<std::string> manifests(const std::vector<fs::path>& files) {
   std::vector<std::string> out;
   std::error_code ec;
@@ -51,7 +61,8 @@ bool is_unfinished(const std::string& root, const std::vector<fs::path>& files,
   });
 }
 
-Status mend_current(const std::string& db, const std::vector<std::string>& manifests) {
+Status mend_current(const std::string& db, const std::vector<std::string>& manifests,
+                    std::vector<std::string>* found) {
   const std::string path = db + "/CURRENT";
   QUIRE_RETURN_IF_ERROR(only_a_file(path));
   const std::string text = beginning(path).value_or("");
@@ -60,14 +71,14 @@ Status mend_current(const std::string& db, const std::vector<std::string>& manif
   if (known && text == name + "\n") return {};
   if (!known && manifests.size() != 1) return {};  // which one is for the repair to find out
   const std::string& right = known ? name : manifests.front();
-  log_warning("CURRENT of the record is damaged or lost, and written again",
-              {{"path", path}, {"manifest", right}});
+  say(found, "CURRENT of the record is damaged or lost", ", and written again",
+      {{"path", path}, {"manifest", right}});
   return write_private_file(path, right + "\n");
 }
 
 /// Cuts what a power failure left of an edit that was being written. RocksDB had not acted on it,
 /// as it syncs a manifest first. A record that was closed has a seal and no such end.
-Status mend_manifest(const std::string& root) {
+Status mend_manifest(const std::string& root, std::vector<std::string>* found) {
   std::error_code ec;
   if (fs::exists(root + "/SEAL", ec)) return {};
   std::string name = beginning(root + "/db/CURRENT").value_or("");
@@ -84,25 +95,24 @@ Status mend_manifest(const std::string& root) {
   const std::string kept = root + "/" + name + ".torn";
   QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));
   QUIRE_RETURN_IF_ERROR(shorten_file(path, *whole));
-  log_warning(
-      "the end of the manifest is torn, as after a power failure, and cut",
+  say(found, "the end of the manifest is torn, as after a power failure", ", and cut",
       {{"path", path}, {"bytes", std::to_string(manifest.size() - *whole)}, {"kept", kept}});
   return {};
 }
 
 }  // namespace
 
-Status mend_folder(const std::string& root) {
+Status mend_folder(const std::string& root, std::vector<std::string>* found) {
   QUIRE_RETURN_IF_ERROR(end_replacement(root));
   const std::string db = root + "/db";
   QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(db));
-  const auto found = manifests(files);
+  const auto edits = manifests(files);
   std::error_code ec;
-  if (found.empty() && !fs::exists(db + "/CURRENT", ec)) return {};  // no record, or a new store
-  if (is_unfinished(root, files, found)) {
-    log_warning("the record was being made when its process ended, and is begun anew",
-                {{"path", db}});
-    fs::remove(db + "/" + found.front(), ec);
+  if (edits.empty() && !fs::exists(db + "/CURRENT", ec)) return {};  // no record, or a new store
+  if (is_unfinished(root, files, edits)) {
+    say(found, "the record was being made when its process ended", ", and is begun anew",
+        {{"path", db}});
+    fs::remove(db + "/" + edits.front(), ec);
     return {};
   }
   for (const char* name : {"/SEAL", "/LEDGER", "/EDITS"})
@@ -117,8 +127,8 @@ Status mend_folder(const std::string& root) {
     if (file.filename().string().starts_with("OPTIONS-"))
       QUIRE_RETURN_IF_ERROR(only_a_file(file.string()));
   }
-  QUIRE_RETURN_IF_ERROR(mend_current(db, found));
-  return mend_manifest(root);
+  QUIRE_RETURN_IF_ERROR(mend_current(db, edits, found));
+  return mend_manifest(root, found);
 }
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -12,7 +13,8 @@ namespace quire {
 /// CURRENT as RocksDB does, and points it to the manifest where that is the only one; cuts the torn
 /// end of a manifest; ends an interrupted replacement (replacement.h). Each is said in the log. A
 /// folder without a record stays as it is. The caller has the folder locked: what another process
-/// writes may look damaged. Errors: kIo, kResourceExhausted.
-Status mend_folder(const std::string& root);
+/// writes may look damaged. `found`, if not null, receives what is damaged, instead of the log:
+/// this is a copy. Errors: kIo, kResourceExhausted.
+Status mend_folder(const std::string& root, std::vector<std::string>* found = nullptr);
 
 }  // namespace quire

@@ -203,6 +203,100 @@ TEST_F(StoreMending, ARepairThatEndsBeforeAnyStepLosesNothing) {
   }
 }
 
+/// What a start would mend is mended in a copy, so that a repair without --apply says what one with
+/// it would do.
+TEST_F(StoreMending, ADryRepairChangesNothing) {
+  const std::string root = options.path, db = root + "/db";
+  struct Case {
+    const char* name;
+    std::function<void()> damage;
+    const char* line;  // of the report; empty: none
+  };
+  const std::vector<Case> cases = {
+      {"nothing", [] {}, ""},
+      {"CURRENT without its line end",
+       [&] { fs::resize_file(db + "/CURRENT", fs::file_size(db + "/CURRENT") - 1); },
+       "CURRENT of the record is damaged or lost"},
+      {"CURRENT is a folder",
+       [&] {
+         fs::remove(db + "/CURRENT");
+         fs::create_directory(db + "/CURRENT");
+       },
+       "CURRENT of the record is damaged or lost"},
+      {"the end of the manifest is torn",
+       [&] { write(manifest(), read(manifest()) + "abcd\xBC\x02\x01" + std::string(505, 'x')); },
+       "the end of the manifest is torn, as after a power failure"},
+      {"STORE has a flipped bit", [&] { write(root + "/STORE", "quire store layout 3\n"); },
+       "the marker STORE is damaged or lost"},
+      {"STORE is gone", [&] { fs::remove(root + "/STORE"); },
+       "the marker STORE is damaged or lost"},
+      {"IDENTITY is empty", [&] { fs::resize_file(db + "/IDENTITY", 0); }, ""},
+      {"LEDGER is gone", [&] { fs::remove(root + "/LEDGER"); }, ""},
+      {"LEDGER is a folder",
+       [&] {
+         fs::remove(root + "/LEDGER");
+         fs::create_directory(root + "/LEDGER");
+       },
+       ""}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    fs::remove_all(root);
+    write_documents(/*crash=*/true);
+    c.damage();
+    auto before = contents();
+    const auto report = repair_store({root, /*dry_run=*/true, /*keep_kv=*/true});
+    ASSERT_OK(report);
+    EXPECT_EQ(report->documents, kDocuments);
+    EXPECT_EQ(report->segments, kDocuments);
+    EXPECT_FALSE(report->may_lack_documents) << summary(*report);
+    const std::vector<std::string> lines(*c.line == '\0' ? 0 : 1, c.line);
+    EXPECT_EQ(report->damage, lines);
+    auto after = contents();
+    for (auto* all : {&before, &after}) all->erase(root + "/LOCK");  // who held it last
+    EXPECT_EQ(after, before);
+    ASSERT_OK(repair_store({root, /*dry_run=*/false, /*keep_kv=*/true}));
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), kDocuments);
+  }
+}
+
+TEST_F(StoreMending, ADryRepairNamesFilesWhereTheyAre) {
+  write_documents(/*crash=*/false, 0, 2 * kDocuments);
+  ASSERT_FALSE(files(".sst").empty());
+  for (const auto& table : files(".sst")) {
+    std::string bytes = read(table);
+    bytes[bytes.size() / 3] = static_cast<char>(bytes[bytes.size() / 3] ^ 0x10);
+    write(table, bytes);
+  }
+  const auto before = contents();
+  const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+  ASSERT_OK(report);
+  EXPECT_FALSE(report->damage.empty());
+  for (const std::string& line : report->damage)
+    EXPECT_EQ(line.find("/repair/look"), std::string::npos) << line;
+  auto after = contents();
+  after[options.path + "/LOCK"] = before.at(options.path + "/LOCK");
+  EXPECT_EQ(after, before);
+}
+
+TEST_F(StoreMending, ADryRepairLeavesOneThatWasInterruptedToBeEnded) {
+  lose_edits();
+  ASSERT_EQ(repair_and_end(2), test::kEndedAtStep);
+  ASSERT_TRUE(fs::exists(options.path + "/NEW_RECORD"));
+  const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+  EXPECT_EQ(report.code(), Code::kFailedPrecondition);
+  EXPECT_NE(report.status().message().find("was interrupted"), std::string::npos);
+  expect_nothing_lost();
+  EXPECT_FALSE(fs::exists(options.path + "/repair"));
+}
+
+TEST_F(StoreMending, ADryRepairMakesNoFolder) {
+  EXPECT_EQ(repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true}).code(),
+            Code::kNotFound);
+  EXPECT_FALSE(fs::exists(options.path));
+}
+
 TEST_F(StoreMending, AFolderThatIsRefusedStaysAsItIs) {
   const std::string root = options.path;
   const std::vector<std::pair<std::string, std::function<void()>>> cases = {
