@@ -94,6 +94,9 @@ int export_pack(const AdminFlags& flags) {
   const auto there = std::filesystem::status(flags.file, ec);
   const bool replaces = !std::filesystem::exists(there) || std::filesystem::is_regular_file(there);
   const std::string path = replaces ? flags.file + ".new" : flags.file;
+  keep_files_private();
+  // One that a killed export left may be of a time when others could read it.
+  if (replaces) (void)std::remove(path.c_str());
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   if (!file) return complain("cannot write '" + path + "': " + std::strerror(errno));
   ClientRequest request;

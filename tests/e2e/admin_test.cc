@@ -1,6 +1,7 @@
 // The admin endpoints of a running service, and `quire admin`.
 #include <boost/json/serialize.hpp>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -326,8 +327,13 @@ TEST_F(AdminTest, TheCommandLineDoesItToo) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(text_at(parse(r.out), "object"), "cache.stats");
   const std::string file = (folder() / "cli.quirepack").string();
+  // What a killed export left.
+  std::ofstream(file + ".new") << "half a pack";
+  std::filesystem::permissions(file + ".new", std::filesystem::perms(0644));
   r = run({"export", file});
   EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600))
+      << "texts are in it";
   r = run({"import", file});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(int_at(parse(r.out), "skipped"), 1) << r.out;
