@@ -68,6 +68,15 @@ class TablesAlone final : public ::rocksdb::WalFilter {
   const char* Name() const override { return "quire.TablesAlone"; }
 };
 
+/// Returns how many writes these parts of logs have that came after those of a record.
+std::uint64_t writes_in(const std::vector<std::string>& logs,
+                        const WriteLedger::SlotReader& slots) {
+  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, slots);
+  std::uint64_t seen = last;
+  for (const std::string& log : logs) seen = std::max(seen, WriteLedger::last_in_log(log, last));
+  return seen - last;
+}
+
 /// Returns an error that says what the log lacks; `more` ends its text.
 Status lacks_changes(const LogGap& gap, const std::string& db, const std::string& more) {
   return Status(Code::kCorruption,
@@ -184,7 +193,7 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
   auto found = find_gap(options, families, 0);
   // The process that writes may have begun another log meanwhile.
   if (found.ok() && *found && read_only_) found = find_gap(options, families, 0);
-  if (found.ok() && !*found) return {};
+  if (found.ok() && !*found) return note_earlier_cut(options, families);
   bool acknowledged = true;
   std::optional<LogGap> gap;
   std::set<std::uint64_t> behind;  // numbers of writes
@@ -213,26 +222,62 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
                          (gap->at_begin ? " and begins with change " : ": it has change ") +
                              std::to_string(gap->found) + " where " +
                              std::to_string(gap->expected) + " should be");
-  std::vector<std::string> moved;
-  if (read_only_) {
-    stop_ = std::make_unique<StopAtGap>(gap->at_begin ? std::optional(gap->expected)
-                                                      : std::nullopt);
-    options.wal_filter = stop_.get();
-  } else {
-    QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
-  }
-  const Onlooker look(options, folder_.db(), families);
   // A log is on stable storage before tables are made of what it has, so that no gap in it is an
   // end.
-  if (!look.db || look.db->GetLatestSequenceNumber() >= gap->expected) {
-    QUIRE_RETURN_IF_ERROR(undo_cut(moved));
-    return lacks_changes(*gap, folder_.db(), ", and the manifest knows what is behind them");
+  const auto known_behind = [&](const Onlooker& look) {
+    return !look.db || look.db->GetLatestSequenceNumber() >= gap->expected;
+  };
+  const Status lacks = lacks_changes(*gap, folder_.db(),
+                                     ", and the manifest knows what is behind them");
+  {
+    // Before anything is cut, as a process may end right behind that.
+    auto stop = std::make_unique<StopAtGap>(gap->at_begin ? std::optional(gap->expected)
+                                                          : std::nullopt);
+    ::rocksdb::DBOptions before_gap = options;
+    before_gap.wal_filter = stop.get();
+    const Onlooker look(before_gap, folder_.db(), families);
+    if (known_behind(look)) return lacks;
+    if (read_only_) {
+      note_torn(writes_in(gap->behind, look.slots()));
+      stop_ = std::move(stop);
+      return {};
+    }
   }
-  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, look.slots());
-  std::uint64_t seen = last;
-  for (const std::string& record : gap->behind)
-    seen = std::max(seen, WriteLedger::last_in_log(record, last));
-  note_torn(seen - last);
+  std::vector<std::string> moved;
+  QUIRE_RETURN_IF_ERROR(cut_at(*gap, &moved));
+  const Onlooker look(options, folder_.db(), families);
+  if (known_behind(look)) {
+    QUIRE_RETURN_IF_ERROR(undo_cut(moved));
+    return lacks;
+  }
+  note_torn(writes_in(gap->behind, look.slots()));
+  return {};
+}
+
+/// A start that ended after it had cut a log told nobody. One that goes on puts all that the log
+/// has into tables, and RocksDB deletes it.
+Status RecordCheck::note_earlier_cut(const ::rocksdb::DBOptions& options,
+                                     const Families& families) {
+  QUIRE_ASSIGN_OR_RETURN(const auto logs, logs_in(folder_.db()));
+  // What was kept of another record may have the same name.
+  const auto cut = std::ranges::find_if(logs, [this](const auto& log) {
+    const std::string name = log.second.filename().string();
+    const std::string kept = file_bytes(folder_.root() + "/" + name + ".torn");
+    if (kept.empty()) return false;
+    const std::string left = file_bytes(log.second.string());
+    return !left.empty() && left.size() < kept.size() && kept.starts_with(left);
+  });
+  if (cut == logs.end()) return {};
+  std::vector<std::string> left_out;
+  // Later ones were moved whole.
+  QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(folder_.root()));
+  for (const fs::path& file : files) {
+    if (file.filename().string().ends_with(".log.torn") && file_number(file) >= cut->first)
+      left_out.push_back(file_bytes(file.string()));
+  }
+  const Onlooker look(options, folder_.db(), families);
+  const std::uint64_t writes = look.db ? writes_in(left_out, look.slots()) : 0;
+  if (writes > 0) note_torn(writes);
   return {};
 }
 

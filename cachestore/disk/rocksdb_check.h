@@ -41,8 +41,9 @@ class RecordCheck {
   /// Looks for changes that the log lacks between others, or between those of tables and its first
   /// one. A power failure may lose them, as its disk may write a later block and not an earlier
   /// one: then nothing from there on was acknowledged, and it is left out. Who only reads cuts
-  /// nothing, and stops reading there. `families` begin with the default family and those of
-  /// Family. Errors: kCorruption (they are lost), kIo, kResourceExhausted.
+  /// nothing, and stops reading there. What an earlier start cut, and ended, is counted as well.
+  /// `families` begin with the default family and those of Family. Errors: kCorruption (they are
+  /// lost), kIo, kResourceExhausted.
   Status check_gaps(::rocksdb::DBOptions options, const Families& families);
   /// Returns whether a log that cannot be read to its end can be read up to a place, and everything
   /// that is known to be acknowledged lies before it: a power failure tore the end. A store that
@@ -59,6 +60,7 @@ class RecordCheck {
   Status check_manifest() const;
   Result<std::optional<LogGap>> find_gap(const ::rocksdb::DBOptions& options,
                                          const Families& families, std::uint64_t first_log) const;
+  Status note_earlier_cut(const ::rocksdb::DBOptions& options, const Families& families);
   Status cut_at(const LogGap& gap, std::vector<std::string>* moved) const;
   Status undo_cut(const std::vector<std::string>& moved) const;
   void note_torn(std::uint64_t writes);

@@ -348,12 +348,36 @@ TEST_F(StoreDamage, AGapThatNothingAcknowledgedFollowsIsATornEnd) {
   }
 }
 
+TEST_F(StoreDamage, ACutThatAStartEndedBehindIsSaidByTheNextOne) {
+  write_documents(/*crash=*/true);
+  const auto log = files(".log").front();
+  const std::string bytes = read(log);
+  write(options.path + "/" + log.filename().string() + ".torn", bytes);
+  fs::resize_file(log, log_records(bytes).ends.at(13));
+  write(options.path + "/LEDGER", "");  // it would tell of them
+  for (const bool read_only : {true, false}) {
+    SCOPED_TRACE(read_only);
+    options.read_only = read_only;
+    auto store = open();
+    ASSERT_OK(store);
+    const auto there = documents(**store);
+    EXPECT_LT(there.size(), kDocuments);
+    if (read_only) continue;
+    EXPECT_EQ((*store)->stats().lost.count, kDocuments - there.size());
+    EXPECT_EQ((*store)->stats().lost.last_ms, 0) << "they may not have been acknowledged";
+  }
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ((*store)->stats().lost.count, 0u) << "it was said";
+}
+
 TEST_F(StoreDamage, AGapBeforeChangesThatATableHasIsNoTornEnd) {
   write_documents(/*crash=*/true);
   begin_another_log();
   const auto logs = files(".log");
   ASSERT_EQ(logs.size(), 2u);
   lose_a_record(logs.front(), 1);  // the change of the family that was written to a table
+  fs::create_hard_link(logs.front(), folder.path("link"));
   for (const bool read_only : {true, false}) {
     options.read_only = read_only;
     const auto refused = open();
@@ -363,6 +387,7 @@ TEST_F(StoreDamage, AGapBeforeChangesThatATableHasIsNoTornEnd) {
         << refused.status().message();
   }
   EXPECT_EQ(files(".log"), logs) << "nothing is cut";
+  EXPECT_TRUE(fs::equivalent(logs.front(), folder.path("link"))) << "nor was it for a moment";
 }
 
 /// RocksDB itself would go on behind it, and mix what is there with what came before the gap.
