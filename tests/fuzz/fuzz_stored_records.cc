@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "cachestore/disk/folder/replacement.h"
+#include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/log/manifest_note.h"
 #include "cachestore/disk/write_ledger.h"
@@ -52,6 +54,9 @@ void decode_all(std::string_view bytes) {
   check(WriteLedger::parse(bytes).size() <= bytes.size() / 32);
   check(WriteLedger::last_in_log(bytes, 7) >= 7);
   if (const auto note = ManifestNote::parse(bytes)) check(bytes.starts_with(note->text()));
+  if (const auto marker = StoreMarker::parse(bytes); marker.kind == StoreMarker::Kind::kChecked)
+    check(bytes == StoreMarker::text(marker.layout));
+  if (const auto replacement = Replacement::parse(bytes)) check(bytes == replacement->text());
   if (const auto end = torn_manifest_end(bytes)) {
     check(*end > 0 && *end < bytes.size());
     check(!torn_manifest_end(bytes.substr(0, *end)));

@@ -14,7 +14,6 @@
 namespace quire {
 
 Status disk_error(const std::string& what, const std::string& path, int error) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): only used on the opening thread
   const std::string message = "cannot " + what + " '" + path + "': " + std::strerror(error);
   if (error == ENOSPC || error == EDQUOT)
     return Status(Code::kResourceExhausted, message + "; free some disk space", "disk.path");
