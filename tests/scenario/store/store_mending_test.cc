@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -362,6 +364,28 @@ TEST_F(StoreMending, AStartThatFailsLeavesTheFolderUnlocked) {
     EXPECT_TRUE(OthersLock(root).is_held());
     (void)repair_store({root, /*dry_run=*/true, /*keep_kv=*/true});
     EXPECT_TRUE(OthersLock(root).is_held());
+  }
+}
+
+TEST_F(StoreMending, OfTwoFirstStartsOneHasTheStore) {
+  for (int round = 0; round < 20; ++round) {
+    SCOPED_TRACE(round);
+    fs::remove_all(options.path);
+    Result<std::unique_ptr<Store>> first = Status::internal("not opened"), second = first.status();
+    {
+      std::thread other([&] { first = open(); });
+      second = open();
+      other.join();
+    }
+    ASSERT_NE(first.ok(), second.ok());
+    const Status refused = first.ok() ? second.status() : first.status();
+    EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << refused.to_string();
+    auto& store = first.ok() ? *first : *second;
+    ASSERT_OK(test::put_document(*store, id_of(0), {0}));
+    store.reset();
+    auto again = open();
+    ASSERT_OK(again);
+    EXPECT_EQ(documents(**again).size(), 1u);
   }
 }
 
