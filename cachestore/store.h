@@ -292,6 +292,12 @@ class Store {
   /// Returns how the second copy of the records is; it takes no time.
   virtual RecordCopyState record_copy() const { return {}; }
 
+  /// Returns the lost writes that are to be told: those that this process found missing, and those
+  /// that earlier ones found and nobody told. It takes no time.
+  virtual LostWrites lost_writes() const { return {}; }
+  /// Says that a service which is ready tells of them. Later opens do not do so again.
+  virtual void lost_writes_told() {}
+
   // ---- shared catalog ----
   /// Returns state and counts of the shared catalog; it takes no time.
   virtual CatalogStats catalog_stats() const { return {}; }

@@ -114,6 +114,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   bool is_shared(const ContextKey& key) const override { return remote_ && remote_->knows(key); }
   RemoteStats remote_stats() const override { return remote_ ? remote_->stats() : RemoteStats(); }
   RecordCopyState record_copy() const override { return disk_->record_copy(); }
+  LostWrites lost_writes() const override { return disk_->lost_writes(); }
+  void lost_writes_told() override { disk_->lost_writes_told(); }
   CatalogStats catalog_stats() const override;
   Status confirm_document(const DocumentManifest& as_read, const JobFence& fence) override;
   Status bar_document(std::string_view ns, std::string_view id) override {

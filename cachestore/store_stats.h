@@ -40,7 +40,7 @@ struct StoreStats {
   std::uint64_t integrity_failures = 0, io_errors = 0;
   RemoteStats remote;
   CatalogStats catalog;
-  LostWrites lost;  ///< what the last open found missing
+  LostWrites lost;  ///< as Store::lost_writes()
   RecordCopyState record_copy;
   std::string salvaged;  ///< one line of what the last open salvaged; empty: nothing had to be
 };

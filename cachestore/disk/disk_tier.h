@@ -107,8 +107,9 @@ class DiskTier {
     (void)keep;
     return Status::unimplemented("this tier makes no backup to '" + folder + "'");
   }
-  /// Returns what open found missing of the writes that were acknowledged before.
+  /// As Store has them.
   virtual LostWrites lost_writes() const { return {}; }
+  virtual void lost_writes_told() {}
   virtual RecordCopyState record_copy() const { return {}; }
   /// Has the records go on after a write that failed. OK: whether that write was made after all is
   /// decided, and reads tell. Errors: kIo (not yet; try again), kResourceExhausted (not before

@@ -160,7 +160,8 @@ RecordWrite CopyMark::write() const {
 
 RecordCopy::RecordCopy(const RocksDbTierOptions& options)
     : options_(options), path_(options.copy_path) {
-  options_.max_bytes = 0;  // the copy is no part of the budget
+  options_.max_bytes = 0;      // the copy is no part of the budget
+  options_.copy_path.clear();  // nor has it a copy of its own
 }
 
 Status RecordCopy::open_database() {
@@ -194,8 +195,8 @@ Status RecordCopy::set_aside(std::string_view why) {
 }
 
 Status RecordCopy::open(RecordDatabase& records, const StoreFolder& folder) {
-  needed_ = records.lost_writes().count > 0 || folder.wants_copy();
-  // The ledger tells of lost writes once, and this start may end before the copy has them back.
+  needed_ = records.found_lost_writes() || folder.wants_copy();
+  // The ledger forgets lost writes, and this start may end before the copy has them back.
   if (needed_) QUIRE_RETURN_IF_ERROR(folder.say_wants_copy());
   Status status = open_database();
   if (status.ok()) status = settle(records, folder);
@@ -204,6 +205,7 @@ Status RecordCopy::open(RecordDatabase& records, const StoreFolder& folder) {
                     status.code() == Code::kResourceExhausted;
   if (away && status.field() == kCopyField) return go_without(records, status);
   QUIRE_RETURN_IF_ERROR(status);
+  if (!behind()) db_->lost_writes_mended();
   folder.forget_restored();
   folder.forget_wants_copy();
   return {};
@@ -276,7 +278,8 @@ Status RecordCopy::settle(RecordDatabase& records, const StoreFolder& folder) {
   const bool same = readable && !restored && of_records && *of_copy &&
                     of_records->id == (*of_copy)->id;
   if (same && of_records->state == CopyMark::State::kClosed &&
-      of_records->text() == (*of_copy)->text() && in_records == of_records->number + 1) {
+      of_records->text() == (*of_copy)->text() && in_records == of_records->number + 1 &&
+      db_->lost_writes().count == 0) {
     QUIRE_RETURN_IF_ERROR(begin(records, of_records->id));
     start_reading(records);
     return {};
@@ -336,7 +339,9 @@ Status RecordCopy::bring_back(RecordDatabase& records, const CopyMark& mark) {
   brought_back_ = back.changes();
   log_warning("records that the store had lost are back from their copy",
               {{"path", path_}, {"records", std::to_string(brought_back_)}});
-  return begin(records, mark.id);
+  QUIRE_RETURN_IF_ERROR(begin(records, mark.id));
+  records.lost_writes_mended();
+  return {};
 }
 
 /// Says in both that they are alike, first in the copy, whose numbers begin anew.

@@ -70,8 +70,9 @@ class RocksDbTier final : public DiskTier {
   Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) override {
     return records_.backup(folder, keep);
   }
-  LostWrites lost_writes() const override {
-    return record_copy().brought_back > 0 ? LostWrites() : records_.lost_writes();
+  LostWrites lost_writes() const override { return records_.lost_writes(); }
+  void lost_writes_told() override {
+    if (!options_.read_only) records_.lost_writes_told();
   }
   RecordCopyState record_copy() const override {
     return copy_

@@ -60,6 +60,13 @@ std::int64_t system_ms() {
   return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
 }
 
+void log_lost(const char* what, const std::string& path, const LostWrites& lost) {
+  log_error(what, {{"path", path},
+                   {"writes", (lost.at_least ? "at least " : "") + std::to_string(lost.count)},
+                   {"first_unix_ms", std::to_string(lost.first_ms)},
+                   {"last_unix_ms", std::to_string(lost.last_ms)}});
+}
+
 /// Returns the segment of a placement's key.
 std::optional<SegmentId> segment_of(std::string_view key) {
   if (key.size() != 8) return std::nullopt;
@@ -92,7 +99,14 @@ void RecordDatabase::close() {
 
 Status RecordDatabase::open() {
   QUIRE_RETURN_IF_ERROR(open_database(options_.read_only));
-  return options_.read_only ? Status() : check_ledger();
+  losses_.open(folder_.lost_writes());
+  if (options_.read_only) return {};
+  if (const LostWrites earlier = losses_.shown(); earlier.count > 0)
+    log_lost(
+        "an earlier start found that writes are lost, and no service was ready since to say so",
+        folder_.db(), earlier);
+  QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger(), losses_.compared()));
+  return check_ledger(torn_writes());
 }
 
 std::optional<std::array<::rocksdb::ColumnFamilyHandle*, 2>> RecordDatabase::layout1_handles()
@@ -169,24 +183,34 @@ void RecordDatabase::note_manifest() const {
   ManifestNote{file->substr(1), bytes, record_identity(folder_.db())}.write(folder_.edits());
 }
 
-/// Says how many acknowledged writes the log has lost, if any.
-Status RecordDatabase::check_ledger() {
-  QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger()));
-  QUIRE_ASSIGN_OR_RETURN(lost_, ledger_.check(kNumFamilies, [this](int family, std::size_t slot) {
+/// Says how many acknowledged writes the log has lost, if any, and has the ledger begin anew.
+/// `torn` writes were left out with the end of the log.
+Status RecordDatabase::check_ledger(std::uint64_t torn) {
+  LostWrites lost = ledger_.compare(kNumFamilies, [this](int family, std::size_t slot) {
     return slot_number(*db_, handles_[family_cf(Family(family))], slot);
-  }));
-  if (lost_.count == 0) {
-    lost_.count = torn_writes();  // when they were is not known
-    return {};
-  }
-  log_error(
-      "acknowledged writes are lost: the log of the store was cut, emptied, deleted or replaced by "
-      "an older one; documents written, changed or deleted in this time are as they were before",
-      {{"path", folder_.db()},
-       {"writes", (lost_.at_least ? "at least " : "") + std::to_string(lost_.count)},
-       {"first_unix_ms", std::to_string(lost_.first_ms)},
-       {"last_unix_ms", std::to_string(lost_.last_ms)}});
-  return {};
+  });
+  if (lost.count > 0)
+    log_lost(
+        "acknowledged writes are lost: the log of the store was cut, emptied, deleted or replaced "
+        "by an older one; documents written, changed or deleted in this time are as they were "
+        "before",
+        folder_.db(), lost);
+  else
+    lost.count = lost.torn = torn;  // when they were is not known
+  found_lost_ = lost.count > 0;
+  return found_lost_ && !keep_lost(lost) ? Status() : ledger_.forget();
+}
+
+/// Keeps a loss until it is told. Returns whether the ledger may forget it.
+bool RecordDatabase::keep_lost(const LostWrites& lost) {
+  // A start may end before it has looked into the copy.
+  Status kept = options_.copy_path.empty() ? Status() : folder_.say_wants_copy();
+  const Status noted = losses_.add(lost, ledger_.last());
+  if (kept.ok()) kept = noted;
+  if (!kept.ok())
+    log_warning("lost writes cannot be noted: the next start may count them once more",
+                {{"path", folder_.db()}, {"reason", kept.to_string()}});
+  return kept.ok();
 }
 
 Status RecordDatabase::drop_layout1() {
@@ -371,10 +395,12 @@ std::uint64_t RecordDatabase::last_present() {
 
 Result<LostWrites> RecordDatabase::look_for_lost_writes() {
   WriteLedger ledger;
-  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
-  return ledger.compare(kNumFamilies, [this](int family, std::size_t slot) {
+  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger(), losses_.compared()));
+  LostWrites lost = losses_.shown();
+  lost.add(ledger.compare(kNumFamilies, [this](int family, std::size_t slot) {
     return slot_number(*db_, handles_[family_cf(Family(family))], slot);
-  });
+  }));
+  return lost;
 }
 
 Status RecordDatabase::scan_placements(const PlacementFn& fn) {

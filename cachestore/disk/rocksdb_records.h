@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cachestore/disk/disk_tier.h"
+#include "cachestore/disk/log/untold_losses.h"
 #include "cachestore/disk/rocksdb_check.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/rocksdb_options.h"
@@ -51,8 +52,12 @@ class RecordDatabase {
   /// Closes what is open; nobody uses the database any more.
   void close();
   ::rocksdb::DB& db() { return *db_; }
-  /// Returns what open() found missing of the writes that were acknowledged before.
-  const LostWrites& lost_writes() const { return lost_; }
+  /// Returns the lost writes that are told now (untold_losses.h).
+  LostWrites lost_writes() const { return losses_.shown(); }
+  /// Returns whether open() itself found some.
+  bool found_lost_writes() const { return found_lost_; }
+  void lost_writes_told() { losses_.told(); }
+  void lost_writes_mended() { losses_.mended(); }
   /// Returns how many writes open() left out with a torn end of the log. Nobody knows whether they
   /// were acknowledged.
   std::uint64_t torn_writes() const { return check_ ? check_->torn_writes() : 0; }
@@ -81,7 +86,8 @@ class RecordDatabase {
   std::uint64_t last_write() const { return ledger_.last(); }
   /// Returns the number of the newest synced write that is in the database.
   std::uint64_t last_present();
-  /// Compares a database that is opened read-only with its ledger.
+  /// Compares a database that is opened read-only with its ledger. What earlier opens found counts,
+  /// too.
   Result<LostWrites> look_for_lost_writes();
 
   Status scan_placements(const PlacementFn& fn);
@@ -106,7 +112,8 @@ class RecordDatabase {
   Status check_open() const;
   Status not_yet() const;
   void note_manifest() const;
-  Status check_ledger();
+  Status check_ledger(std::uint64_t torn);
+  bool keep_lost(const LostWrites& lost);
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
   std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;
 
@@ -122,7 +129,8 @@ class RecordDatabase {
   /// By family; then those of layout 1. A store opened read-only may lack placements (null).
   std::vector<::rocksdb::ColumnFamilyHandle*> handles_;
   WriteLedger ledger_;  // not used by a store opened read-only
-  LostWrites lost_;
+  UntoldLosses losses_;
+  bool found_lost_ = false;
   std::atomic<std::int64_t> reopened_ms_{0};  // when it was tried last, by the steady clock
   std::atomic<bool> reads_only_{false};       // it could not be opened again for writing
   std::mutex resume_mu_;                      // held while it goes on after a failure

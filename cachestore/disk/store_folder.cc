@@ -336,7 +336,7 @@ bool StoreFolder::is_replacing() const { return quire::is_replacing(root_); }
 Result<std::string> StoreFolder::set_record_aside(const std::string& name) const {
   QUIRE_ASSIGN_OR_RETURN(std::string kept, make_aside(name));
   // The record first: what lies beside it tells where its end is lost.
-  for (const char* part : {"/db", "/SEAL", "/LEDGER", "/EDITS"}) {
+  for (const char* part : {"/db", "/SEAL", "/LEDGER", "/LOST_WRITES", "/EDITS"}) {
     if (::rename((root_ + part).c_str(), (kept + part).c_str()) != 0 && errno != ENOENT)
       return disk_error("move", root_ + part, errno);
   }

@@ -50,6 +50,8 @@ class StoreFolder {
   std::string ledger() const { return root_ + "/LEDGER"; }    ///< of WriteLedger
   std::string edits() const { return root_ + "/EDITS"; }      ///< of ManifestNote
   std::string work() const;                                   ///< in which a repair works
+  /// Of UntoldLosses.
+  std::string lost_writes() const { return root_ + "/LOST_WRITES"; }
   /// Folders of layout 1; they exist only until its segments are moved.
   std::string values() const { return root_ + "/blocks"; }
   std::string sketches() const { return root_ + "/sketches"; }

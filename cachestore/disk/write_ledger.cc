@@ -38,10 +38,15 @@ WriteLedger::~WriteLedger() {
   ::close(fd_);
 }
 
-Status WriteLedger::open(const std::string& path) {
+Status WriteLedger::open(const std::string& path, std::uint64_t compared) {
   path_ = path;
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd_ < 0) return failed(path);
+  read(compared);
+  return {};
+}
+
+void WriteLedger::read(std::uint64_t compared) {
   std::array<char, kEntries * kEntryBytes> bytes;
   std::size_t size = 0;
   for (ssize_t n = 0; size < bytes.size(); size += static_cast<std::size_t>(n)) {
@@ -49,7 +54,8 @@ Status WriteLedger::open(const std::string& path) {
     if (n <= 0) break;
   }
   entries_ = parse({bytes.data(), size});
-  return {};
+  std::erase_if(entries_, [compared](const Entry& e) { return e.number <= compared; });
+  last_ = std::max(last_.load(), compared);
 }
 
 std::vector<WriteLedger::Entry> WriteLedger::parse(std::string_view file) {
@@ -121,16 +127,13 @@ LostWrites WriteLedger::compare(int num_families, const SlotReader& read) {
     lost.last_ms = std::max(lost.last_ms, e.ms);
   }
   lost.at_least = lost.count >= kEntries;
-  last_ = last;
+  last_ = std::max(last_.load(), last);
   return lost;
 }
 
-Result<LostWrites> WriteLedger::check(int num_families, const SlotReader& read) {
-  const LostWrites lost = compare(num_families, read);
+Status WriteLedger::forget() {
   entries_.clear();
-  // What is lost was said; the numbers of new writes are larger than those of lost ones.
-  if (::ftruncate(fd_, 0) != 0 || ::fsync(fd_) != 0) return failed(path_);
-  return lost;
+  return ::ftruncate(fd_, 0) == 0 && ::fsync(fd_) == 0 ? Status() : failed(path_);
 }
 
 WriteLedger::Turn WriteLedger::next() {

@@ -25,7 +25,7 @@ namespace quire {
 /// An entry is written after its write was acknowledged and is not synchronized: after a loss of
 /// power the ledger may know less than the database, never more.
 ///
-/// Threads: next() and add() concurrently, the rest by the opening thread.
+/// Threads: next() and add() concurrently, the rest while nobody else uses it.
 class WriteLedger {
  public:
   static constexpr std::size_t kEntries = 1024, kSlots = 256;
@@ -48,8 +48,11 @@ class WriteLedger {
   WriteLedger& operator=(const WriteLedger&) = delete;
   ~WriteLedger();
 
-  /// Reads the file, if there is one; damaged entries count for nothing. Errors: kIo.
-  Status open(const std::string& path);
+  /// Opens the file, which is made if there is none, and reads it. Errors: kIo.
+  Status open(const std::string& path, std::uint64_t compared = 0);
+  /// Reads the entries of the file. Damaged ones count for nothing, nor do those of writes up to
+  /// number `compared`, whose loss is known; later writes have larger numbers.
+  void read(std::uint64_t compared);
   /// Returns the numbers of writes in a part of a log of RocksDB, in their order. Few of them are
   /// not such numbers: bytes of texts may look alike.
   static std::vector<std::uint64_t> numbers_in(std::string_view log);
@@ -58,15 +61,16 @@ class WriteLedger {
   static std::uint64_t last_in_log(std::string_view log, std::uint64_t last);
   /// Returns the largest number in the families.
   static std::uint64_t last_present(int num_families, const SlotReader& read);
-  /// Returns the entries that open() read, until check() forgets them.
+  /// Returns the entries that were read, until forget().
   const std::vector<Entry>& entries() const { return entries_; }
-  /// Compares the entries with the database.
+  /// Compares the entries with the database, and goes on after the largest number that they or the
+  /// database have.
   LostWrites compare(int num_families, const SlotReader& read);
-  /// The same, then forgets the entries and goes on after the largest number that they or the
-  /// database have. Errors: kIo.
-  Result<LostWrites> check(int num_families, const SlotReader& read);
+  /// Forgets the entries, also those in the file. What is lost of them must be on stable storage
+  /// elsewhere (untold_losses.h). Errors: kIo.
+  Status forget();
 
-  /// Returns the number of the newest write, acknowledged or under way; 0 before check().
+  /// Returns the number of the newest write, acknowledged or under way; 0 before compare().
   std::uint64_t last() const { return last_; }
 
   /// The right to put one number into its slot, until destroyed.

@@ -1,8 +1,11 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <string>
 
 #include "cachestore/disk/repair.h"
 #include "cachestore/store_admin.h"
@@ -10,6 +13,7 @@
 #include "server/commands/environment_option.h"
 #include "server/commands/model_files/model_path.h"
 #include "server/commands/service_options.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace {
@@ -27,7 +31,7 @@ std::string human(std::uint64_t bytes) {
   return text;
 }
 
-Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
+Result<std::unique_ptr<AdminStore>> open_silently(const std::string& path, bool read_only) {
   // Only the service creates a store. Here a missing one means that the path is mistyped.
   if (!holds_store(path)) {
     std::error_code ec;
@@ -40,6 +44,14 @@ Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only
   options.dram_bytes = 0;
   options.read_only = read_only;
   return open_admin_store(options);
+}
+
+/// Opens a store and says what it has lost. The next start of the service says so, too.
+Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
+  auto store = open_silently(path, read_only);
+  const std::string lost = store.ok() ? lost_text((*store)->lost_writes()) : std::string();
+  if (!lost.empty()) std::fprintf(stderr, "the store has lost %s\n", lost.c_str());
+  return store;
 }
 
 int stats(const std::string& path) {
@@ -111,7 +123,7 @@ int upgrade(const std::string& path) {
   if (!report.ok()) return complain(report.status());
   store->reset();
   // Opening once more removes what is empty now.
-  if (auto again = open(path, false); !again.ok()) return complain(again.status());
+  if (auto again = open_silently(path, false); !again.ok()) return complain(again.status());
   std::printf("moved %llu segments, %s; %llu had damaged values and will be computed again\n",
               static_cast<unsigned long long>(report->moved), human(report->bytes).c_str(),
               static_cast<unsigned long long>(report->bad));

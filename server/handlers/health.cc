@@ -35,7 +35,9 @@ json::object checks(Services& s, bool& ok) {
   if (const RecordCopyState copy = ready && s.store ? s.store->record_copy() : RecordCopyState();
       copy.kept)
     o["record_copy"] = copy.behind ? "behind" : "ok";
-  if (ready && !s.lost_writes.empty()) o["lost_writes"] = s.lost_writes;
+  if (const LostWrites lost = ready && s.store ? s.store->lost_writes() : LostWrites();
+      lost.count > 0)
+    o["lost_writes"] = lost_text(lost);
   if (ready && !s.repaired.empty()) o["repaired"] = s.repaired;
   ok = ready && !draining;
   return o;

@@ -74,6 +74,20 @@ std::string rfc3339(std::int64_t unix_ms) {
   return text;
 }
 
+std::string lost_text(const LostWrites& lost) {
+  if (lost.count == 0) return {};
+  const std::string all = (lost.at_least ? "at least " : "") + std::to_string(lost.count),
+                    times = ", from " + rfc3339(lost.first_ms) + " to " + rfc3339(lost.last_ms);
+  if (lost.note_damaged)
+    return all + " writes; LOST_WRITES in the store's folder counted them and is damaged";
+  if (lost.torn == 0) return all + " acknowledged writes" + times;
+  const std::string torn =
+      "in the torn end of the log; a power failure tears only writes that were not acknowledged";
+  if (lost.torn == lost.count) return all + " writes " + torn;
+  return all + " writes: " + std::to_string(lost.count - lost.torn) + " acknowledged ones" + times +
+         ", and " + std::to_string(lost.torn) + " " + torn;
+}
+
 json::value rfc3339_or_null(std::int64_t unix_ms) {
   if (unix_ms == 0) return nullptr;
   return json::value(rfc3339(unix_ms));

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "cachestore/format/lost_writes.h"
 
 namespace quire {
 
@@ -19,6 +20,9 @@ std::string rfc3339(std::int64_t unix_ms);
 boost::json::value rfc3339_or_null(std::int64_t unix_ms);
 /// Parses RFC 3339 with fractions and offsets into Unix milliseconds. Errors: kInvalidArgument.
 Result<std::int64_t> parse_rfc3339(std::string_view text);
+
+/// Says how many writes a store has lost, and from when; empty: none.
+std::string lost_text(const LostWrites& lost);
 
 /// Returns the value rounded to `decimals` places, so that replies do not show noise.
 double rounded(double value, int decimals = 3);

@@ -174,7 +174,7 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
   out.counter("quire_integrity_failures_total", "Stored bytes that failed their checksum",
               number(s.integrity_failures), {{"tier", "disk"}});
   out.gauge("quire_store_lost_writes",
-            "Acknowledged writes that the last start found missing in the store's log",
+            "Acknowledged writes found missing in the store's log, which no earlier start has told",
             number(s.lost.count));
   if (s.record_copy.kept) {
     out.gauge("quire_record_copy_behind",

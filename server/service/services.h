@@ -72,9 +72,8 @@ struct Services {
   std::atomic<std::int64_t> requests_running{0};
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::int64_t started_ms = 0;  ///< Unix ms
-  /// What the start found missing in the store, and what it repaired; empty: nothing. Set before
-  /// `ready`.
-  std::string lost_writes, repaired;
+  /// What the start repaired of the store; empty: nothing. Set before `ready`.
+  std::string repaired;
 
   std::unique_ptr<RateLimiter> rate_limiter;
   std::unique_ptr<IdempotencyStore> idempotency;

@@ -1,10 +1,12 @@
 // The service survives a restart, a kill and a flipped byte.
+#include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <fstream>
 #include <memory>
 #include <random>
 #include <thread>
 
+#include "cachestore/disk/write_ledger.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {
@@ -248,6 +250,72 @@ TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
   EXPECT_EQ(text_at(healed, "answer"), text_at(before, "answer"));
   EXPECT_TRUE(at(healed, "cache.misses").as_array().empty())
       << json::serialize(at(healed, "cache"));
+  EXPECT_EQ(service.stop(), 0);
+}
+
+/// Leaves the ledger of a store as it is after the log lost so many acknowledged writes.
+void lose_writes(const fs::path& store, std::uint64_t count) {
+  WriteLedger ledger;
+  ASSERT_TRUE(ledger.open((store / "LEDGER").string()).ok());
+  std::uint64_t last = 0;
+  for (const auto& entry : ledger.entries()) last = std::max(last, entry.number);
+  ASSERT_GT(last, 0u);
+  for (std::uint64_t i = 1; i <= count; ++i)
+    ledger.add(last + i, /*families=*/1, 1'800'000'000'000 + static_cast<std::int64_t>(i));
+}
+
+TEST(Durability, LostWritesAreToldUntilAStartHasBeenReady) {
+  TempFolder folder;
+  const fs::path store = folder.path() / "store";
+  {
+    ServiceProcess service;
+    service.start(store);
+    post(service, "a", 1, 20);
+    service.kill();
+  }
+  lose_writes(store, 3);
+  // Commands say so and leave it to the service, also those that only read.
+  for (const char* command : {"gc", "stats", "verify"}) {
+    const auto said = run_process({QUIRE_BINARY, "store", command, "-p", store.string()});
+    EXPECT_NE(said.err.find("the store has lost 3 acknowledged writes, from 2027-01-15T08:00:00"),
+              std::string::npos)
+        << command << ": " << said.err;
+  }
+  const std::string metric = "\nquire_store_lost_writes ";
+  ServiceProcess service;
+  service.start(store);
+  EXPECT_NE(service.log().find("lost"), std::string::npos);
+  EXPECT_NE(service.log().find(R"("writes":3)"), std::string::npos) << service.log();
+  EXPECT_EQ(text_at(service.json("GET", "/healthz"), "checks.lost_writes"),
+            "3 acknowledged writes, from 2027-01-15T08:00:00.001Z to 2027-01-15T08:00:00.003Z");
+  EXPECT_NE(service.call("GET", "/metrics").body.find(metric + "3\n"), std::string::npos);
+  EXPECT_EQ(service.call("GET", "/v1/documents/a").status, 200);
+  EXPECT_EQ(service.stop(), 0);
+  // The service was ready and has told it.
+  service.start(store);
+  EXPECT_TRUE(at(service.json("GET", "/healthz"), "checks.lost_writes").is_null());
+  EXPECT_NE(service.call("GET", "/metrics").body.find(metric + "0\n"), std::string::npos);
+  EXPECT_EQ(service.stop(), 0);
+}
+
+TEST(Durability, LostWritesAreInTheLogAndTheMetricOfTheStartThatFindsThem) {
+  TempFolder folder;
+  const fs::path store = folder.path() / "store";
+  {
+    ServiceProcess service;
+    service.start(store);
+    post(service, "a", 1, 20);
+    service.kill();
+  }
+  lose_writes(store, 2);
+  ServiceProcess service;
+  service.start(store);
+  EXPECT_NE(service.log().find("acknowledged writes are lost"), std::string::npos);
+  EXPECT_NE(service.log().find(R"("writes":2)"), std::string::npos) << service.log();
+  EXPECT_EQ(text_at(service.json("GET", "/healthz"), "checks.lost_writes"),
+            "2 acknowledged writes, from 2027-01-15T08:00:00.001Z to 2027-01-15T08:00:00.002Z");
+  EXPECT_NE(service.call("GET", "/metrics").body.find("\nquire_store_lost_writes 2\n"),
+            std::string::npos);
   EXPECT_EQ(service.stop(), 0);
 }
 

@@ -14,6 +14,7 @@
 #include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/log/manifest_note.h"
+#include "cachestore/disk/log/untold_losses.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
@@ -57,6 +58,7 @@ void decode_all(std::string_view bytes) {
   if (const auto marker = StoreMarker::parse(bytes); marker.kind == StoreMarker::Kind::kChecked)
     check(bytes == StoreMarker::text(marker.layout));
   if (const auto replacement = Replacement::parse(bytes)) check(bytes == replacement->text());
+  if (const auto note = UntoldLosses::Note::parse(bytes)) check(bytes == note->text());
   if (const auto end = torn_manifest_end(bytes)) {
     check(*end > 0 && *end < bytes.size());
     check(!torn_manifest_end(bytes.substr(0, *end)));

@@ -59,7 +59,7 @@ ASTRAY = (
     (".log", 30), (".log", 150), (".log", 500), ("MANIFEST", 12), (".sst", 12), ("LEDGER", 150),
     ("/extents/", 100), ("/prompts/", 3), ("dbtmp", 2), ("SEAL", 1), ("", 800),
 )  # fmt: skip
-NUMBER = re.compile(r"^(\d+) acknowledged writes")
+NUMBER = re.compile(r"^(\d+) (?:acknowledged writes|writes: )")
 OLD_LOGS = 2  # rounds before the last one whose logs are kept
 
 

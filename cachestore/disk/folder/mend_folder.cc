@@ -115,7 +115,7 @@ Status mend_folder(const std::string& root, std::vector<std::string>* found) {
     fs::remove(db + "/" + edits.front(), ec);
     return {};
   }
-  for (const char* name : {"/SEAL", "/LEDGER", "/EDITS"})
+  for (const char* name : {"/SEAL", "/LEDGER", "/LOST_WRITES", "/EDITS"})
     QUIRE_RETURN_IF_ERROR(only_a_file(root + name));
   if (fs::is_regular_file(root + "/extents", ec))
     QUIRE_RETURN_IF_ERROR(set_aside(root + "/extents"));

@@ -24,7 +24,6 @@
 #include "server/commands/serve/further_loader.h"
 #include "server/commands/service_options.h"
 #include "server/config/namespace_wordings.h"
-#include "server/json/text.h"
 #include "server/service/pin_share.h"
 #include "server/service/tracer.h"
 #include "server/support/version.h"
@@ -74,17 +73,6 @@ void say_where(const Config& c, int port, const EngineInfo& info, std::size_t fu
                host.c_str(), port, info.model_path.c_str(), info.weights_format.c_str(),
                static_cast<long>(info.max_model_len),
                further > 0 ? (", and " + std::to_string(further) + " more").c_str() : "");
-}
-
-/// Says what the last run has lost; empty: nothing.
-std::string lost_text(const LostWrites& lost) {
-  if (lost.count == 0) return {};
-  if (lost.last_ms == 0)
-    return std::to_string(lost.count) +
-           " writes in the torn end of the log; a power failure tears only writes that were not "
-           "acknowledged";
-  return (lost.at_least ? "at least " : "") + std::to_string(lost.count) +
-         " acknowledged writes, from " + rfc3339(lost.first_ms) + " to " + rfc3339(lost.last_ms);
 }
 
 }  // namespace
@@ -177,6 +165,7 @@ Status Service::load() {
   services_.file_batches = std::make_shared<FileBatches>(services_);
   services_.file_batches->resume();
   services_.ready = true;
+  store_->lost_writes_told();  // /healthz and /metrics show them from now on
   say_ready(*config);
   return {};
 }
@@ -185,9 +174,7 @@ Status Service::open_store(const Config& config, std::shared_ptr<ValueMemorySour
   QUIRE_ASSIGN_OR_RETURN(StoreOptions options, store_options(config));
   options.value_memory = std::move(values);
   QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(std::move(options)));
-  const StoreStats found = store_->stats();
-  services_.repaired = found.salvaged;
-  services_.lost_writes = lost_text(found.lost);
+  services_.repaired = store_->stats().salvaged;
   return {};
 }
 

@@ -37,13 +37,14 @@ class StoreCopy : public StoreDamage {
     fs::remove_all(options.path);
     fs::remove_all(options.copy_path);
   }
-  /// Opens the store and expects that it has so many documents, and nothing lost to tell.
-  void expect_all(std::uint64_t count, bool brought_back) {
+  /// Opens the store and expects that it has so many documents, and nothing lost to tell unless
+  /// `lost`.
+  void expect_all(std::uint64_t count, bool brought_back, bool lost = false) {
     auto store = open();
     ASSERT_OK(store);
     EXPECT_EQ(documents(**store).size(), count);
     const StoreStats stats = (*store)->stats();
-    EXPECT_EQ(stats.lost.count, 0u);
+    EXPECT_EQ(stats.lost.count > 0, lost);
     EXPECT_TRUE(stats.record_copy.kept);
     EXPECT_FALSE(stats.record_copy.behind);
     EXPECT_EQ(stats.record_copy.brought_back > 0, brought_back);
@@ -262,6 +263,7 @@ TEST_F(StoreCopy, WhatIsOlderBringsNothingBack) {
     EXPECT_EQ(documents(**store).size(), 7u) << "the deleted one stays deleted";
     EXPECT_EQ((*store)->stats().lost.count, 2u);
     EXPECT_EQ((*store)->stats().record_copy.brought_back, 0u);
+    (*store)->lost_writes_told();
   }
   expect_in_copy(7);
   // A copy of another store.
@@ -407,7 +409,7 @@ TEST_F(StoreCopy, ARecordThatLostWritesDoesNotGoOnWithoutIt) {
   write_documents(/*crash=*/true, 4, kDocuments - 4);
   fs::resize_file(files(".log").back(), 0);
   take_copy_away();
-  // The ledger tells of it at the first start alone.
+  // The ledger knows of it at the first start alone.
   for (int start = 0; start < 3; ++start) {
     const auto refused = open();
     EXPECT_EQ(refused.code(), Code::kNotFound);
@@ -436,9 +438,16 @@ TEST_F(StoreCopy, WhatOnlyItHasIsKeptWhereTheRecordWasToldToGoOn) {
     write_documents(/*crash=*/true, 8, 1);
     options.copy_path = copy;
     put_copy_back();
-    expect_all(5, /*brought_back=*/false);
+    expect_all(5, /*brought_back=*/false, /*lost=*/true);
     expect_in_copy(5);
     EXPECT_TRUE(fs::exists(options.copy_path + "/earlier/db"));
+    // What is still to be told does not concern the new copy.
+    write_documents(/*crash=*/true, 9, 1);
+    expect_all(6, /*brought_back=*/false, /*lost=*/true);
+    expect_in_copy(6);
+    EXPECT_FALSE(fs::exists(options.copy_path + "/earlier-1"));
+    take_copy_away();
+    expect_without_copy(6);
   }
 }
 

@@ -86,8 +86,68 @@ TEST_F(StoreDamage, ALostLogIsSaidByNumberAndTime) {
     store->reset();
     store = open();
     ASSERT_OK(store);
+    EXPECT_EQ((*store)->stats().lost.count, lost.count) << "no start was ready to say it";
+    EXPECT_EQ((*store)->stats().lost.first_ms, lost.first_ms);
+    EXPECT_EQ((*store)->stats().lost.last_ms, lost.last_ms);
+    (*store)->lost_writes_told();
+    EXPECT_EQ((*store)->lost_writes().count, lost.count) << "as long as it runs";
+    store->reset();
+    store = open();
+    ASSERT_OK(store);
     EXPECT_EQ((*store)->stats().lost.count, 0u) << "it was said";
   }
+}
+
+TEST_F(StoreDamage, LossesOfSeveralStartsAddUp) {
+  for (const std::uint64_t first : {0u, 4u}) {
+    write_documents(/*crash=*/true, first, 4);
+    fs::resize_file(files(".log").back(), 0);
+  }
+  options.read_only = true;
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ((*store)->lost_writes().count, 4u) << "the process that wrote the others found them";
+    (*store)->lost_writes_told();
+  }
+  options.read_only = false;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ((*store)->lost_writes().count, 8u);
+  EXPECT_TRUE(documents(**store).empty());
+}
+
+/// The process is killed between keeping what is lost and forgetting it in the ledger.
+TEST_F(StoreDamage, AKillWhileALossIsNotedNeitherHidesNorDoublesIt) {
+  write_documents(/*crash=*/true);
+  const std::string ledger = read(options.path + "/LEDGER");
+  fs::resize_file(files(".log").back(), 0);
+  {
+    const auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ((*store)->lost_writes().count, kDocuments);
+  }
+  write(options.path + "/LEDGER", ledger);
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ((*store)->lost_writes().count, kDocuments);
+}
+
+TEST_F(StoreDamage, ADamagedNoteOfLostWritesIsSaidAndKeepsNoStart) {
+  write_documents(/*crash=*/true);
+  write(options.path + "/LOST_WRITES", "garbage");
+  for (int start = 0; start < 2; ++start) {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), kDocuments);
+    const LostWrites lost = (*store)->lost_writes();
+    EXPECT_EQ(lost.count, 1u);
+    EXPECT_TRUE(lost.at_least && lost.note_damaged);
+    if (start == 1) (*store)->lost_writes_told();
+  }
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ((*store)->lost_writes().count, 0u);
 }
 
 TEST_F(StoreDamage, AnOlderLogInThePlaceOfTheNewOneIsSaid) {
@@ -653,6 +713,7 @@ TEST_F(StoreDamage, WhatIsNoRecordNeverKeepsAStoreFromOpening) {
       {"SEAL is garbage", [&] { write(root + "/SEAL", "garbage"); }},
       {"LEDGER is a folder", [&] { in_its_place_a_folder(root + "/LEDGER"); }},
       {"LEDGER is garbage", [&] { write(root + "/LEDGER", std::string(40'000, 'x')); }},
+      {"LOST_WRITES is a folder", [&] { in_its_place_a_folder(root + "/LOST_WRITES"); }},
       {"EDITS is a folder", [&] { in_its_place_a_folder(root + "/EDITS"); }},
       {"EDITS is garbage", [&] { write(root + "/EDITS", std::string(40'000, 'x')); }},
       {"EDITS is gone", [&] { fs::remove(root + "/EDITS"); }},
