@@ -286,6 +286,12 @@ Status RecordDatabase::reopen() {
   full_ = status.code() == Code::kResourceExhausted;
   if (status.ok()) {
     log_warning("the record was opened again after an error of the disk", {{"path", folder_.db()}});
+    // Later writes would take the slots of what the log has lost. Nobody writes meanwhile, and a
+    // write in its torn end is one that failed.
+    ledger_.read(losses_.compared());
+    if (const Status s = check_ledger(/*torn=*/0); !s.ok())
+      log_warning("the ledger of writes cannot begin anew",
+                  {{"path", folder_.ledger()}, {"reason", s.to_string()}});
     return {};
   }
   log_error("the record cannot be written any more after an error of the disk",
