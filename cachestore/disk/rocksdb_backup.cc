@@ -1,6 +1,7 @@
 #include "cachestore/disk/rocksdb_backup.h"
 
 #include <rocksdb/env.h>
+#include <rocksdb/sst_file_reader.h>
 #include <rocksdb/utilities/backup_engine.h>
 #include <sys/stat.h>
 
@@ -8,9 +9,14 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "cachestore/disk/log/folder_files.h"
+#include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
 
@@ -32,6 +38,75 @@ BackupReport report_of(const ::rocksdb::BackupInfo& info, std::size_t backups) {
           static_cast<std::uint32_t>(backups)};
 }
 
+/// Returns which table that backups share an error of the engine names, within their folder; empty:
+/// none.
+std::string shared_table_in(const ::rocksdb::BackupEngine& engine, const std::string& error) {
+  std::vector<::rocksdb::BackupInfo> all;
+  engine.GetBackupInfo(&all, /*include_file_details=*/true);
+  for (const auto& backup : all) {
+    for (const auto& file : backup.file_details) {
+      const std::string& name = file.relative_filename;
+      if (name.starts_with("shared") && error.find(name) != std::string::npos) return name;
+    }
+  }
+  return {};
+}
+
+/// Makes a backup and reads it back. `damaged` receives the table that an earlier backup has, too,
+/// and that cannot be used.
+Result<BackupReport> make_backup(::rocksdb::DB& db, const std::string& folder, std::uint32_t keep,
+                                 std::string* damaged) {
+  const auto log = db_options({}).info_log;
+  auto options = backup_options(folder);
+  options.info_log = log.get();
+  ::rocksdb::BackupEngine* opened = nullptr;
+  QUIRE_RETURN_IF_ERROR(
+      to_status(::rocksdb::BackupEngine::Open(options, ::rocksdb::Env::Default(), &opened),
+                "open the backups in '" + folder + "'"));
+  const std::unique_ptr<::rocksdb::BackupEngine> engine(opened);
+  const Status made = to_status(engine->CreateNewBackup(&db, /*flush_before_backup=*/true),
+                                "make a backup");
+  if (!made.ok()) *damaged = shared_table_in(*engine, made.message());
+  QUIRE_RETURN_IF_ERROR(made);
+  std::vector<::rocksdb::BackupInfo> all;
+  engine->GetBackupInfo(&all);
+  if (all.empty()) return Status::internal("the backup that was made is not there");
+  const Status whole = to_status(
+      engine->VerifyBackup(all.back().backup_id, /*verify_with_checksum=*/true),
+      "read the backup back");
+  if (!whole.ok()) {
+    *damaged = shared_table_in(*engine, whole.message());
+    // A restore takes the newest one.
+    (void)engine->DeleteBackup(all.back().backup_id);
+    return whole;
+  }
+  if (keep > 0 && all.size() > keep)
+    QUIRE_RETURN_IF_ERROR(to_status(engine->PurgeOldBackups(keep), "delete older backups"));
+  std::vector<::rocksdb::BackupInfo> left;
+  engine->GetBackupInfo(&left);
+  return report_of(all.back(), left.size());
+}
+
+/// Puts a table of the database into the place of a damaged one in a folder of backups. The engine
+/// does not, as the name of that one says that it is there. Errors: kCorruption (the database's own
+/// is damaged), kIo, kResourceExhausted.
+Status copy_again(::rocksdb::DB& db, const std::string& damaged) {
+  // A name in the folder of backups begins with that in the database: 000012_s...sst.
+  const std::string name = fs::path(damaged).filename().string(),
+                    table = db.GetName() + "/" + name.substr(0, name.find('_')) + ".sst";
+  ::rocksdb::SstFileReader reader(db.GetOptions());
+  QUIRE_RETURN_IF_ERROR(to_status(reader.Open(table), "read '" + table + "'"));
+  QUIRE_RETURN_IF_ERROR(to_status(reader.VerifyChecksum(), "read '" + table + "'"));
+  bool failed = false;
+  const std::string bytes = file_bytes(table, &failed);
+  if (failed || bytes.empty()) return Status::io("cannot read '" + table + "'");
+  const std::string copy = damaged + ".tmp";
+  QUIRE_RETURN_IF_ERROR(write_private_file(copy, bytes));
+  std::error_code ec;
+  fs::rename(copy, damaged, ec);
+  return ec ? Status::io("cannot write '" + damaged + "': " + ec.message()) : Status();
+}
+
 }  // namespace
 
 namespace rocksdb_internal {
@@ -46,30 +121,23 @@ Result<BackupReport> add_backup(::rocksdb::DB& db, const std::string& folder, st
                                      "lost; name another one");
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return Status(Code::kIo, "cannot create the folder '" + folder + "'", "to");
-  const auto log = db_options({}).info_log;
-  auto options = backup_options(folder);
-  options.info_log = log.get();
-  ::rocksdb::BackupEngine* opened = nullptr;
-  QUIRE_RETURN_IF_ERROR(
-      to_status(::rocksdb::BackupEngine::Open(options, ::rocksdb::Env::Default(), &opened),
-                "open the backups in '" + folder + "'"));
-  const std::unique_ptr<::rocksdb::BackupEngine> engine(opened);
-  QUIRE_RETURN_IF_ERROR(
-      to_status(engine->CreateNewBackup(&db, /*flush_before_backup=*/true), "make a backup"));
-  std::vector<::rocksdb::BackupInfo> all;
-  engine->GetBackupInfo(&all);
-  if (all.empty()) return Status::internal("the backup that was made is not there");
-  const Status whole = to_status(
-      engine->VerifyBackup(all.back().backup_id, /*verify_with_checksum=*/true),
-      "read the backup back");
-  // A restore takes the newest one.
-  if (!whole.ok()) (void)engine->DeleteBackup(all.back().backup_id);
-  QUIRE_RETURN_IF_ERROR(whole);
-  if (keep > 0 && all.size() > keep)
-    QUIRE_RETURN_IF_ERROR(to_status(engine->PurgeOldBackups(keep), "delete older backups"));
-  std::vector<::rocksdb::BackupInfo> left;
-  engine->GetBackupInfo(&left);
-  return report_of(all.back(), left.size());
+  std::set<std::string> copied_again;
+  for (;;) {
+    std::string damaged;
+    auto made = make_backup(db, folder, keep, &damaged);
+    if (made.ok() || damaged.empty()) return made;
+    const std::string path = folder + "/" + damaged;
+    Status again = copied_again.insert(path).second
+                       ? copy_again(db, path)
+                       : Status::corruption("it is damaged again after it was copied again");
+    if (!again.ok())
+      return Status(made.code(),
+                    made.status().message() + "; '" + path + "' cannot be replaced: " +
+                        again.message() + "; make backups in another folder, on another disk",
+                    "to");
+    log_warning("a damaged table of the backups was copied again",
+                {{"file", path}, {"reason", made.status().message()}});
+  }
 }
 
 }  // namespace rocksdb_internal

@@ -11,8 +11,9 @@
 namespace quire::rocksdb_internal {
 
 /// Adds a backup to `folder`, which is made if it is missing, checks every byte of it, and deletes
-/// all but the `keep` newest. Tables that an earlier backup has are not copied again. Errors: kIo,
-/// kCorruption, kResourceExhausted.
+/// all but the `keep` newest. Tables that an earlier backup has are not copied again, unless they
+/// are damaged there: then all backups that share them are whole again. Errors: kIo, kCorruption,
+/// kResourceExhausted.
 Result<BackupReport> add_backup(::rocksdb::DB& db, const std::string& folder, std::uint32_t keep);
 
 }  // namespace quire::rocksdb_internal

@@ -1170,6 +1170,53 @@ TEST_F(StoreDamage, ABackupIsIncrementalVerifiedAndComesBack) {
   EXPECT_EQ(restore_store(backups, folder.path("other")).code(), Code::kCorruption);
 }
 
+/// Flips a bit of a file, or cuts it.
+void spoil(const fs::path& file, bool cut) {
+  if (cut) return fs::resize_file(file, fs::file_size(file) / 2);
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  bytes.seekg(middle);
+  const int byte = bytes.get();
+  bytes.seekp(middle);
+  bytes.put(static_cast<char>(byte ^ 1));
+}
+
+/// Tables that an earlier backup has are not copied again, so a rotten one would spoil every later
+/// backup.
+TEST_F(StoreDamage, ARottenTableOfEarlierBackupsIsCopiedAgain) {
+  const auto tables = [](const std::string& of) {
+    std::vector<fs::path> out;
+    for (const auto& e : fs::recursive_directory_iterator(of))
+      if (e.path().extension() == ".sst") out.push_back(e.path());
+    return out;
+  };
+  for (const bool cut : {false, true}) {
+    SCOPED_TRACE(cut);
+    const std::string backups = folder.path(cut ? "backups-cut" : "backups");
+    options.path = folder.path(cut ? "store-cut" : "store");
+    auto store = open_admin_store(options);
+    ASSERT_OK(store);
+    ASSERT_OK(test::put_document(**store, id_of(0), {0}));
+    ASSERT_OK((*store)->backup(backups, 0));
+    ASSERT_FALSE(tables(backups).empty());
+    for (const fs::path& table : tables(backups)) spoil(table, cut);
+    ASSERT_OK(test::put_document(**store, id_of(1), {1}));
+    const auto made = (*store)->backup(backups, 0);
+    ASSERT_OK(made);
+    EXPECT_EQ(made->backups, 2u) << "the earlier one stays";
+    EXPECT_OK(restore_store(backups, folder.path(cut ? "restored-cut" : "restored")));
+    // Where a table cannot be replaced, the backup says what to do.
+    for (const fs::path& table : tables(backups)) {
+      spoil(table, cut);
+      fs::create_directory(table.string() + ".tmp");
+    }
+    const auto failed = (*store)->backup(backups, 0);
+    EXPECT_FALSE(failed.ok());
+    EXPECT_NE(failed.status().message().find("another folder"), std::string::npos)
+        << failed.status().to_string();
+  }
+}
+
 TEST_F(StoreDamage, AnInterruptedReplacementIsEnded) {
   write_documents(/*crash=*/false);
   fs::create_directory(options.path + "/repair");
