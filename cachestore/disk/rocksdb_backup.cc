@@ -107,6 +107,57 @@ Status copy_again(::rocksdb::DB& db, const std::string& damaged) {
   return ec ? Status::io("cannot write '" + damaged + "': " + ec.message()) : Status();
 }
 
+/// The backups in a folder, to be read.
+struct OpenBackups {
+  std::shared_ptr<::rocksdb::Logger> log;
+  std::unique_ptr<::rocksdb::BackupEngineReadOnly> engine;
+  std::vector<::rocksdb::BackupInfo> all;
+  std::vector<::rocksdb::BackupID> unusable;  ///< whose files are not all there
+
+  std::uint32_t newest() const {
+    const std::uint32_t last = all.empty() ? 0 : all.back().backup_id;
+    return unusable.empty() ? last : std::max(last, std::ranges::max(unusable));
+  }
+  Status verify(std::uint32_t number) const {
+    return to_status(engine->VerifyBackup(number, /*verify_with_checksum=*/true),
+                     "read backup " + std::to_string(number));
+  }
+};
+
+Result<OpenBackups> open_backups(const std::string& folder) {
+  std::error_code ec;
+  if (!fs::is_directory(folder, ec))
+    return Status(Code::kNotFound, "there is no folder of backups '" + folder + "'", "from");
+  if (!fs::is_directory(fs::path(folder) / "meta", ec))
+    return Status(Code::kNotFound, "there is no backup in '" + folder + "'", "from");
+  OpenBackups out;
+  out.log = db_options({}).info_log;
+  auto options = backup_options(folder);
+  options.info_log = out.log.get();
+  ::rocksdb::BackupEngineReadOnly* opened = nullptr;
+  QUIRE_RETURN_IF_ERROR(
+      to_status(::rocksdb::BackupEngineReadOnly::Open(::rocksdb::Env::Default(), options, &opened),
+                "open the backups in '" + folder + "'"));
+  out.engine.reset(opened);
+  out.engine->GetBackupInfo(&out.all);
+  out.engine->GetCorruptedBackups(&out.unusable);
+  if (out.newest() == 0)
+    return Status(Code::kNotFound, "there is no backup in '" + folder + "'", "from");
+  return out;
+}
+
+/// Says which backup can be restored in the place of a damaged one.
+std::string another_one(const OpenBackups& backups, std::uint32_t damaged,
+                        const std::string& folder) {
+  for (auto other = backups.all.rbegin(); other != backups.all.rend(); ++other) {
+    const std::string number = std::to_string(other->backup_id);
+    if (other->backup_id != damaged && backups.verify(other->backup_id).ok())
+      return "; backup " + number + " is the newest whole one: 'quire store restore " + folder +
+             " --backup " + number + "'";
+  }
+  return "; no other backup in '" + folder + "' is whole";
+}
+
 }  // namespace
 
 namespace rocksdb_internal {
@@ -142,46 +193,52 @@ Result<BackupReport> add_backup(::rocksdb::DB& db, const std::string& folder, st
 
 }  // namespace rocksdb_internal
 
-Result<BackupReport> restore_store(const std::string& folder, const std::string& path) {
+Result<std::vector<BackupReport>> list_backups(const std::string& folder) {
+  QUIRE_ASSIGN_OR_RETURN(const OpenBackups backups, open_backups(folder));
+  std::vector<BackupReport> out;
+  for (const auto& info : backups.all) out.push_back(report_of(info, 0));
+  for (const auto number : backups.unusable) out.push_back({.number = number, .unusable = true});
+  for (auto& report : out) report.backups = static_cast<std::uint32_t>(out.size());
+  std::ranges::sort(out, {}, &BackupReport::number);
+  return out;
+}
+
+Result<BackupReport> restore_store(const std::string& folder, const std::string& path,
+                                   std::uint32_t number) {
+  QUIRE_ASSIGN_OR_RETURN(OpenBackups backups, open_backups(folder));
   std::error_code ec;
-  if (!fs::is_directory(folder, ec))
-    return Status(Code::kNotFound, "there is no folder of backups '" + folder + "'", "from");
-  if (!fs::is_directory(fs::path(folder) / "meta", ec))
-    return Status(Code::kNotFound, "there is no backup in '" + folder + "'", "from");
   if (fs::exists(path, ec) && !fs::is_empty(path, ec))
     return Status(Code::kFailedPrecondition,
                   "'" + path + "' is not empty: name a new folder, or move it away", "disk.path");
-  const auto log = db_options({}).info_log;
-  auto options = backup_options(folder);
-  options.info_log = log.get();
-  ::rocksdb::BackupEngineReadOnly* opened = nullptr;
-  QUIRE_RETURN_IF_ERROR(
-      to_status(::rocksdb::BackupEngineReadOnly::Open(::rocksdb::Env::Default(), options, &opened),
-                "open the backups in '" + folder + "'"));
-  std::unique_ptr<::rocksdb::BackupEngineReadOnly> engine(opened);
-  std::vector<::rocksdb::BackupInfo> all;
-  engine->GetBackupInfo(&all);
-  if (all.empty()) return Status(Code::kNotFound, "there is no backup in '" + folder + "'", "from");
-  QUIRE_RETURN_IF_ERROR(
-      to_status(engine->VerifyBackup(all.back().backup_id, /*verify_with_checksum=*/true),
-                "read the backup"));
+  if (number == 0) number = backups.newest();
+  const auto found = std::ranges::find(backups.all, number, &::rocksdb::BackupInfo::backup_id);
+  if (found == backups.all.end() && std::ranges::count(backups.unusable, number) == 0)
+    return Status(Code::kNotFound,
+                  "there is no backup " + std::to_string(number) + " in '" + folder +
+                      "': 'quire store backups " + folder + "' lists them",
+                  "backup");
+  const Status whole = backups.verify(number);
+  if (!whole.ok())
+    return Status(whole.code() == Code::kNotFound ? Code::kCorruption : whole.code(),
+                  whole.message() + another_one(backups, number, folder), "from");
+  const BackupReport report = report_of(*found, backups.all.size());
   Status restored;
   {
     QUIRE_ASSIGN_OR_RETURN(const StoreFolder made, StoreFolder::open(path, /*read_only=*/false));
-    restored = to_status(engine->RestoreDBFromBackup(all.back().backup_id, made.db(), made.db()),
+    restored = to_status(backups.engine->RestoreDBFromBackup(number, made.db(), made.db()),
                          "restore");
     if (restored.ok()) restored = made.say_restored();
   }
   if (!restored.ok()) {
     // Half a store is of no use, and would be in the way of another try. Threads of the engine may
     // still copy other files, so it ends first.
-    engine.reset();
+    backups.engine.reset();
     const auto entries = files_in(path);
     if (!entries.ok()) return restored;
     for (const fs::path& entry : *entries) fs::remove_all(entry, ec);
     return restored;
   }
-  return report_of(all.back(), all.size());
+  return report;
 }
 
 }  // namespace quire

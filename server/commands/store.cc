@@ -172,8 +172,21 @@ int backup(const std::string& path, const std::string& to, std::uint32_t keep) {
   return 0;
 }
 
-int restore(const std::string& path, const std::string& from) {
-  const auto report = restore_store(from, path);
+int backups(const std::string& from) {
+  const auto list = list_backups(from);
+  if (!list.ok()) return complain(list.status());
+  for (const auto& b : *list) {
+    if (b.unusable)
+      std::printf("backup %u  damaged: files of it are missing\n", b.number);
+    else
+      std::printf("backup %u  %s  %llu files, %s\n", b.number, rfc3339(b.made_ms).c_str(),
+                  static_cast<unsigned long long>(b.files), human(b.bytes).c_str());
+  }
+  return 0;
+}
+
+int restore(const std::string& path, const std::string& from, std::uint32_t number) {
+  const auto report = restore_store(from, path, number);
   if (!report.ok()) return complain(report.status());
   const auto store = open(path, false);
   if (!store.ok()) return complain(store.status());
@@ -188,8 +201,8 @@ int restore(const std::string& path, const std::string& from) {
 void add_store_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>("./data");
   auto* c = app.add_subcommand("store",
-                               "Look after a store's folder. stats also works beside a running "
-                               "service; the others need it stopped");
+                               "Look after a store's folder. stats and backups also work beside a "
+                               "running service; the others need it stopped");
   c->require_subcommand(1);
   const auto with_path = [&](CLI::App* command) {
     default_from_environment(
@@ -248,13 +261,19 @@ void add_store_command(CLI::App& app, CommandRun& run) {
       return backup(*path, *folder, *keep);
     };
   });
+  auto* l = c->add_subcommand("backups", "List the backups in a folder, the newest one last");
+  l->add_option("from", *folder, "Folder of the backups")->required();
+  l->callback([folder, &run] { run = [folder] { return backups(*folder); }; });
   auto* r = with_path(c->add_subcommand(
-      "restore", "Make a store of the newest backup in a folder; its KV is computed again"));
+      "restore", "Make a store of a backup in a folder; its KV is computed again"));
   r->add_option("from", *folder, "Folder of the backups")->required();
-  r->callback([path, folder, &run] {
-    run = [path, folder] {
+  auto number = std::make_shared<std::uint32_t>(0);
+  r->add_option("--backup", *number, "Number of the backup (quire store backups); 0: the newest")
+      ->capture_default_str();
+  r->callback([path, folder, number, &run] {
+    run = [path, folder, number] {
       keep_files_private();
-      return restore(*path, *folder);
+      return restore(*path, *folder, *number);
     };
   });
 }

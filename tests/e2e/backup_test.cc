@@ -41,6 +41,18 @@ TEST_F(Backup, ARunningServiceMakesOneThatComesBack) {
   const std::string restored = (folder.path() / "restored").string();
   const auto back = store({"restore", backups, "-p", restored});
   ASSERT_EQ(back.exit_code, 0) << back.err;
+  // An older one by its number.
+  const auto list = store({"backups", backups});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_EQ(list.out.rfind("backup 1  20", 0), 0u) << list.out;
+  EXPECT_NE(list.out.find("\nbackup 2  20"), std::string::npos) << list.out;
+  const std::string older = (folder.path() / "older").string();
+  const auto first_back = store({"restore", backups, "--backup", "1", "-p", older});
+  EXPECT_EQ(first_back.exit_code, 0) << first_back.err;
+  EXPECT_EQ(first_back.out, "restored 1 document of backup 1 to " + older + "\n");
+  const auto none = store({"restore", backups, "--backup", "9", "-p", older + "-2"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_NE(none.err.find("quire store backups"), std::string::npos) << none.err;
   EXPECT_EQ(service.stop(), 0);
   ServiceProcess again;
   again.start(restored);

@@ -1181,6 +1181,64 @@ void spoil(const fs::path& file, bool cut) {
   bytes.put(static_cast<char>(byte ^ 1));
 }
 
+TEST_F(StoreDamage, AnOlderBackupCanBeRestoredAndADamagedOneNamesIt) {
+  const std::string backups = folder.path("backups");
+  EXPECT_EQ(list_backups(backups).code(), Code::kNotFound);
+  {
+    auto store = open_admin_store(options);
+    ASSERT_OK(store);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      ASSERT_OK(test::put_document(**store, id_of(i), {i}));
+      ASSERT_OK((*store)->backup(backups, 0));
+    }
+  }
+  const auto list = list_backups(backups);
+  ASSERT_OK(list);
+  ASSERT_EQ(list->size(), 4u);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ((*list)[i].number, i + 1);
+    EXPECT_GT((*list)[i].made_ms, 0);
+    EXPECT_GT((*list)[i].bytes, 0u);
+    EXPECT_FALSE((*list)[i].unusable);
+  }
+  ASSERT_OK(restore_store(backups, folder.path("first"), 1));
+  options.path = folder.path("first");
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), 1u);
+  }
+  const auto none = restore_store(backups, folder.path("other"), 7);
+  EXPECT_EQ(none.code(), Code::kNotFound);
+  EXPECT_EQ(none.status().field(), "backup");
+
+  // The newest one is damaged, and of the one before a file is missing.
+  for (const auto& e : fs::directory_iterator(backups + "/private/4")) spoil(e.path(), false);
+  fs::remove_all(backups + "/private/3");
+  auto newest = restore_store(backups, folder.path("other"));
+  EXPECT_EQ(newest.code(), Code::kCorruption);
+  const std::string fix = "'quire store restore " + backups + " --backup 2'";
+  EXPECT_NE(newest.status().message().find(fix), std::string::npos) << newest.status().to_string();
+  EXPECT_FALSE(fs::exists(folder.path("other")));
+  // An older one is never taken in silence.
+  fs::remove_all(backups + "/private/4");
+  newest = restore_store(backups, folder.path("other"));
+  EXPECT_EQ(newest.code(), Code::kCorruption);
+  EXPECT_NE(newest.status().message().find(fix), std::string::npos) << newest.status().to_string();
+  const auto left = list_backups(backups);
+  ASSERT_OK(left);
+  ASSERT_EQ(left->size(), 4u);
+  EXPECT_FALSE((*left)[1].unusable);
+  EXPECT_TRUE((*left)[2].unusable && (*left)[3].unusable);
+  const auto second = restore_store(backups, folder.path("other"), 2);
+  ASSERT_OK(second);
+  EXPECT_EQ(second->number, 2u);
+  options.path = folder.path("other");
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 2u);
+}
+
 /// Tables that an earlier backup has are not copied again, so a rotten one would spoil every later
 /// backup.
 TEST_F(StoreDamage, ARottenTableOfEarlierBackupsIsCopiedAgain) {
@@ -1204,7 +1262,13 @@ TEST_F(StoreDamage, ARottenTableOfEarlierBackupsIsCopiedAgain) {
     const auto made = (*store)->backup(backups, 0);
     ASSERT_OK(made);
     EXPECT_EQ(made->backups, 2u) << "the earlier one stays";
-    EXPECT_OK(restore_store(backups, folder.path(cut ? "restored-cut" : "restored")));
+    // Both are whole.
+    const auto list = list_backups(backups);
+    ASSERT_OK(list);
+    for (const BackupReport& backup : *list) {
+      const std::string to = folder.path((cut ? "cut-" : "") + std::to_string(backup.number));
+      EXPECT_OK(restore_store(backups, to, backup.number));
+    }
     // Where a table cannot be replaced, the backup says what to do.
     for (const fs::path& table : tables(backups)) {
       spoil(table, cut);
