@@ -9,7 +9,8 @@ case "${1:-}" in
   -h|--help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0;;
 esac
 
-install_packages chromium chromium-driver  # for the test `browser`
+# For the tests `browser` and `configs`; the product needs none of them.
+install_packages chromium chromium-driver nginx-light
 make_python_environment
 make_s3_server
 make_envoy
