@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cachestore/disk/disk_tier.h"
-#include "cachestore/disk/log/untold_losses.h"
+#include "cachestore/disk/folder/untold_losses.h"
 #include "cachestore/disk/rocksdb_check.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/rocksdb_options.h"

@@ -80,7 +80,7 @@ struct Config {
   } policy;
   struct Retrieve {
     bool enabled = true, embeddings = false;
-    std::string language = "english", scorer = "auto", order = "best_first", encoder, reranker;
+    std::string language = "english", scorer = "auto", order = "best_last", encoder, reranker;
     std::string embeddings_url, embeddings_model, embeddings_key_env;
     std::string encoder_weights = "f32";
     std::int64_t encoder_threads = 0, rerank = 20;

@@ -132,9 +132,10 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
   r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})",
                     {}, &status);
   ASSERT_EQ(status, 200) << json::serialize(r);
-  EXPECT_EQ(text_at(r, "documents.0.id"), "alba");
-  EXPECT_GT(at(r, "documents.0.score").to_number<double>(),
-            at(r, "documents.1.score").to_number<double>());
+  // The best one stands last, right before the question.
+  EXPECT_EQ(text_at(r, "documents.1.id"), "alba");
+  EXPECT_GT(at(r, "documents.1.score").to_number<double>(),
+            at(r, "documents.0.score").to_number<double>());
   r = service_.json(
       "POST", "/v1/query",
       R"({"query":"Alba","max_tokens":8,"retrieve":{"k":1,"metadata":{"year":2025}}})", {},
@@ -195,12 +196,12 @@ TEST_F(RetrieveTest, TheBestDocumentStandsWhereTheOrderSays) {
   EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_last","k":1})"), "alba");
   EXPECT_EQ(ids(R"(,"document_ids":["corva","alba","dern"])"), "corva alba dern");
   service_.stop();
-  service_.start(folder_.path() / "store", {"--retrieve.order=best_last"});
+  service_.start(folder_.path() / "store", {"--retrieve.order=best_first"});
   // Until the index is read again there is nothing to find.
   for (int i = 0; i < 200 && ids("").empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_EQ(ids(""), "dern alba");
-  EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_first"})"), "alba dern");
+  EXPECT_EQ(ids(""), "alba dern");
+  EXPECT_EQ(ids(R"(,"retrieve":{"order":"best_last"})"), "dern alba");
   EXPECT_EQ(ids(R"(,"document_ids":["corva","alba","dern"])"), "corva alba dern");
 }
 
@@ -214,8 +215,8 @@ TEST_F(RetrieveTest, CopiesOfATextLeaveRoomForOthers) {
                                  R"("retrieve":{"k":2,"unit":")" +
                                      unit + R"("}})");
     ASSERT_EQ(at(r, "documents").as_array().size(), 2u) << unit << json::serialize(r);
-    EXPECT_EQ(text_at(r, "documents.0.id"), "copy0") << unit;
-    EXPECT_EQ(text_at(r, "documents.1.id"), "other") << unit;
+    EXPECT_EQ(text_at(r, "documents.1.id"), "copy0") << unit;
+    EXPECT_EQ(text_at(r, "documents.0.id"), "other") << unit;
   }
 }
 

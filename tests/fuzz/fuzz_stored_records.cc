@@ -14,7 +14,7 @@
 #include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/log/manifest_note.h"
-#include "cachestore/disk/log/untold_losses.h"
+#include "cachestore/disk/folder/untold_losses.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"

@@ -1,39 +1,25 @@
-#include "cachestore/disk/log/untold_losses.h"
+#include "cachestore/disk/folder/untold_losses.h"
 
-#include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/log/hex_checksum.h"
 #include "cachestore/disk/log/log_pieces.h"
 
 namespace quire {
 namespace {
 
-Status failed(const std::string& path) {
-  const Code code = errno == ENOSPC || errno == EDQUOT ? Code::kResourceExhausted : Code::kIo;
-  return Status(code, "cannot write '" + path + "': " + std::strerror(errno), "disk.path");
-}
-
-/// Makes durable which names a file's folder has.
-bool sync_folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool synced = ::fsync(fd) == 0;
-  const int error = errno;
-  ::close(fd);
-  errno = error;
-  return synced;
+std::string folder_of(const std::string& path) {
+  return std::filesystem::path(path).parent_path().string();
 }
 
 }  // namespace
@@ -48,10 +34,7 @@ std::string UntoldLosses::Note::text() const {
   add(lost.first_ms);
   add(lost.last_ms);
   add(compared);
-  char checksum[18];
-  std::snprintf(checksum, sizeof checksum, "%016llx\n",
-                static_cast<unsigned long long>(XXH3_64bits(line.data(), line.size())));
-  return line + checksum;
+  return line + hex_checksum(line) + "\n";
 }
 
 std::optional<UntoldLosses::Note> UntoldLosses::Note::parse(std::string_view text) {
@@ -118,24 +101,21 @@ void UntoldLosses::mended() {
 }
 
 Status UntoldLosses::write() const {
-  const std::string line = untold_.text(), tmp = path_ + ".tmp";
-  const int fd = ::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return failed(tmp);
-  const bool written = ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) &&
-                       ::fsync(fd) == 0;
-  const Status status = written ? Status() : failed(tmp);
-  ::close(fd);
-  QUIRE_RETURN_IF_ERROR(status);
-  if (::rename(tmp.c_str(), path_.c_str()) != 0 || !sync_folder_of(path_)) return failed(path_);
-  return {};
+  const std::string tmp = path_ + ".tmp";
+  QUIRE_RETURN_IF_ERROR(write_private_file(tmp, untold_.text()));
+  if (std::rename(tmp.c_str(), path_.c_str()) != 0) return disk_error("write", path_, errno);
+  return sync_folder(folder_of(path_));
 }
 
 /// What cannot be removed is told once more.
 void UntoldLosses::remove() {
   if (untold_.lost.count == 0) return;
-  if ((::unlink(path_.c_str()) != 0 && errno != ENOENT) || !sync_folder_of(path_)) {
+  Status gone;
+  if (::unlink(path_.c_str()) != 0 && errno != ENOENT) gone = disk_error("remove", path_, errno);
+  if (gone.ok()) gone = sync_folder(folder_of(path_));
+  if (!gone.ok()) {
     log_warning("the note of lost writes cannot be removed: the next start tells them once more",
-                {{"path", path_}, {"reason", std::strerror(errno)}});
+                {{"reason", gone.to_string()}});
     return;
   }
   untold_.lost = {};

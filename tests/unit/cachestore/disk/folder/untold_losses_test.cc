@@ -1,4 +1,4 @@
-#include "cachestore/disk/log/untold_losses.h"
+#include "cachestore/disk/folder/untold_losses.h"
 
 #include <gtest/gtest.h>
 
