@@ -18,6 +18,7 @@
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/rocksdb_options.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/store_folder.h"
 
 namespace quire {

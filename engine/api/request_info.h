@@ -20,6 +20,7 @@ std::string_view request_state_name(RequestState state);
 /// Describes one query that has not ended.
 struct RequestInfo {
   std::string id, tenant;
+  std::string ns;        ///< of the caller; where namespaces share KV, all have one tenant
   std::string strategy;  ///< requested strategy; once planned, the one in use
   RequestState state = RequestState::kWaiting;
   std::int64_t prompt_tokens = 0, completion_tokens = 0;

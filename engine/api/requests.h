@@ -94,7 +94,8 @@ struct QueryRequest {
   } question_words;
   /// What errors name the question and the documents: fields of the client's request.
   std::string question_param = "query", documents_param = "document_ids";
-  std::string tenant;
+  std::string tenant;  ///< part of the names of KV; turns and quotas go by it
+  std::string ns;      ///< namespace of the caller, as RequestInfo tells it; names nothing
   std::array<std::uint8_t, 32> salt_digest{};
   CacheOptions cache;  ///< strategy, ratios, positions, write (api/plan.h)
   /// An approximate strategy that passed this model's fidelity test, with the settings it passed

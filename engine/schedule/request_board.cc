@@ -28,6 +28,7 @@ std::string_view request_state_name(RequestState state) {
 RequestRecord::RequestRecord(const QueryRequest& request, Clock::time_point received)
     : id_(request.id),
       tenant_(request.tenant),
+      ns_(request.ns),
       prompt_tokens_(prompt_tokens(request)),
       received_(received),
       strategy_(request.cache.strategy) {}
@@ -41,6 +42,7 @@ RequestInfo RequestRecord::info(Clock::time_point now) const {
   RequestInfo info;
   info.id = id_;
   info.tenant = tenant_;
+  info.ns = ns_;
   info.state = state_.load(std::memory_order_relaxed);
   info.prompt_tokens = prompt_tokens_;
   info.completion_tokens = completion_tokens_.load(std::memory_order_relaxed);

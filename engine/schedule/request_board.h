@@ -35,7 +35,7 @@ class RequestRecord {
   RequestInfo info(Clock::time_point now) const;
 
  private:
-  const std::string id_, tenant_;
+  const std::string id_, tenant_, ns_;
   const std::int64_t prompt_tokens_;
   const Clock::time_point received_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);

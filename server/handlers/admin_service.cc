@@ -157,22 +157,20 @@ void admin_drain(std::shared_ptr<Call> call) {
 void admin_requests(std::shared_ptr<Call> call) {
   if (!check_parameters(*call, {})) return;
   const bool all = call->covers_all_namespaces();
-  const std::string tenant = call->services.ingest->tenant(call->ns);
   json::array data;
   for (const ServedModel& m : served_models(call->services))
     for (const auto& r : m.engine->requests())
-      if (all || r.tenant == tenant) data.push_back(running_request_reply().json(r));
+      if (all || r.ns == call->ns) data.push_back(running_request_reply().json(r));
   call->reply_json(200, list_json(std::move(data), false));
 }
 
 void admin_cancel_request(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   const bool any = call->covers_all_namespaces();
-  const std::string tenant = call->services.ingest->tenant(call->ns);
   const auto cancel = [&](Engine& engine) {
     const auto running = engine.requests();
     const auto found = std::ranges::find(running, id, &RequestInfo::id);
-    return found != running.end() && (any || found->tenant == tenant) && engine.cancel(id);
+    return found != running.end() && (any || found->ns == call->ns) && engine.cancel(id);
   };
   const auto models = served_models(call->services);
   if (std::ranges::none_of(models, [&](const ServedModel& m) { return cancel(*m.engine); }))

@@ -188,6 +188,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   q.id = r.id;
   // The names must be those of ingest, or no key would match.
   q.tenant = services.ingest->tenant(g.call->ns);
+  q.ns = g.call->ns;
   q.salt_digest = services.ingest->salt_digest(g.body.cache_salt);
   q.cache = g.body.cache;
   q.sampling = g.body.sampling;  // the engine adds the other stop tokens of its model

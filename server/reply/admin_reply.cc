@@ -216,7 +216,7 @@ const Reply<RequestInfo>& running_request_reply() {
       "RunningRequest", "",
       {{"id", kind::text(), [](const R& r) { return r.id; }},
        {"object", kind::constant("request")},
-       {"namespace", kind::text(), [](const R& r) { return r.tenant; }},
+       {"namespace", kind::text(), [](const R& r) { return r.ns; }},
        {"state", kind::one_of({"waiting", "prefilling", "decoding", "preempted"}),
         [](const R& r) { return request_state_name(r.state); }},
        {"strategy", kind::text(), [](const R& r) { return r.strategy; },

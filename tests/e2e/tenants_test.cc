@@ -595,5 +595,12 @@ TEST(Tenants, NoRouteTellsOrChangesWhatAnotherHas) {
   EXPECT_EQ(teams.service.stop(), 0);
 }
 
+TEST(Tenants, TeamsThatShareKvStillSeeAndReachTheirOwnOnly) {
+  Teams teams;
+  teams.start({"--cache.share_across_namespaces=true"});
+  expect_running_query_is_hidden(teams);
+  EXPECT_EQ(teams.service.stop(), 0);
+}
+
 }  // namespace
 }  // namespace quire::testing

@@ -17,6 +17,7 @@ TEST_F(RequestsTest, WaitingQueriesAreListedInTheOrderOfTheirTurns) {
   for (int i = 0; i < 20; ++i) {
     QueryRequest r = plain(6, "crowd");
     r.id = "qry_" + std::to_string(i);
+    r.ns = "team-" + std::to_string(i);
     sinks.push_back(submit(std::move(r)));
   }
   const auto listed = engine_->requests();
@@ -28,6 +29,7 @@ TEST_F(RequestsTest, WaitingQueriesAreListedInTheOrderOfTheirTurns) {
   for (std::size_t i = 1; i < listed.size(); ++i) {
     EXPECT_EQ(listed[i].id, "qry_" + std::to_string(i - 1));
     EXPECT_EQ(listed[i].tenant, "crowd");
+    EXPECT_EQ(listed[i].ns, "team-" + std::to_string(i - 1));
     EXPECT_EQ(listed[i].strategy, "recompute");
     EXPECT_EQ(listed[i].state, RequestState::kWaiting);
     EXPECT_EQ(listed[i].prompt_tokens,
