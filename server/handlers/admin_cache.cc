@@ -81,6 +81,20 @@ std::vector<ContextKey> keys_of(const std::vector<DocumentManifest>& documents) 
   return out;
 }
 
+/// Returns the contexts of all documents of a namespace.
+Result<std::vector<ContextKey>> keys_of_namespace(AdminStore& store, const std::string& ns) {
+  std::vector<ContextKey> out;
+  ListOptions options;
+  options.limit = 1000;
+  for (;;) {
+    QUIRE_ASSIGN_OR_RETURN(const DocumentList page, store.list_documents(ns, options));
+    const std::vector<ContextKey> keys = keys_of(page.documents);
+    out.insert(out.end(), keys.begin(), keys.end());
+    if (!page.has_more || page.documents.empty()) return out;
+    options.after = page.documents.back().id;
+  }
+}
+
 void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
   const auto body = body_json(*call);
   if (!body) return;
@@ -229,7 +243,15 @@ void cache_evict(std::shared_ptr<Call> call) {
     if (!documents) return;
     request.keys = keys_of(*documents);
   } else if (!call->covers_all_namespaces()) {
-    request.tenant = call->services.ingest->tenant(call->ns);
+    std::string tenant = call->services.ingest->tenant(call->ns);
+    if (tenant == call->ns) {
+      request.tenant = std::move(tenant);
+    } else {
+      // Where namespaces share KV it is all one tenant's, so only documents tell whose it is.
+      auto keys = keys_of_namespace(*call->services.store, call->ns);
+      if (!keys.ok()) return call->fail(ingest_problem(keys.status()));
+      request.keys = std::move(*keys);
+    }
   }
   const auto report = call->services.store->evict(request);
   if (!report.ok()) return call->fail(ingest_problem(report.status()));

@@ -599,6 +599,25 @@ TEST(Tenants, TeamsThatShareKvStillSeeAndReachTheirOwnOnly) {
   Teams teams;
   teams.start({"--cache.share_across_namespaces=true"});
   expect_running_query_is_hidden(teams);
+  for (const auto& [team, text] : {std::pair("a", "A long bridge."), {"b", "A high tower."}})
+    EXPECT_EQ(teams.service
+                  .call("POST", "/v1/documents?wait=true",
+                        R"({"id":"d","text":)" + quoted(text) + "}", teams.key(team))
+                  .status,
+              200);
+  const auto state_of = [&](const std::string& team) {
+    return text_at(teams.service.json("GET", "/v1/documents/d", {}, teams.key(team)),
+                   "cache.state");
+  };
+  // KV stays while something holds it, as the memory tier does while it copies it.
+  for (int i = 0; i < 600 && state_of("b") == "resident"; ++i) {
+    const auto r = teams.service.call("POST", "/v1/admin/cache/evict",
+                                      R"({"tier":"disk","force":true})", teams.key("b"));
+    ASSERT_EQ(r.status, 200) << r.body;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_NE(state_of("b"), "resident");
+  EXPECT_EQ(state_of("a"), "resident");
   EXPECT_EQ(teams.service.stop(), 0);
 }
 
