@@ -95,6 +95,14 @@ class Folder:
         self.live = {}  # name -> File or Folder, as the program sees it
         self.durable = {}
 
+    def keep_all(self):
+        self.durable = dict(self.live)
+        for node in self.live.values():
+            if isinstance(node, Folder):
+                node.keep_all()
+            else:
+                node.sync()
+
 
 class Disk:
     """The files of one folder while notes are replayed. `before` is what the disk held at first."""
@@ -198,7 +206,7 @@ class Disk:
                 if op == "r":
                     change.append((folder, name, None))
                 self._change_names(change, cut)
-            else:
+            elif op not in "kf":  # they say where it died or failed
                 raise ValueError("unknown note " + op)
 
     def _change_bytes(self, node, change, cut):
@@ -248,6 +256,14 @@ class Disk:
             if node.pending:
                 lost["bytes"] += self._fail_file(node, rng, nothing)
         return lost
+
+    def keep_all(self):
+        """Makes durable what was carried out, as where a program dies and the power stays."""
+        if self.cut:
+            self.cut[0].pending.remove(self.cut[1])
+            self.cut = None
+        self.root.keep_all()
+        self.changes = []
 
     def _files(self, folder, seen, out):
         for name in sorted(folder.durable):

@@ -125,6 +125,18 @@ class DiskImage(unittest.TestCase):
         self.assertEqual(disk.check_against(self.before), [])
         self.assertEqual(bytes(disk.root.live["old"].all_bytes()), b"Nld bytes")
 
+    def test_where_the_power_stays_all_that_was_carried_out_is_kept(self):
+        disk = Disk(self.before, False)
+        notes = [note("o", "/new", handle=1, flags=CREATE), note("w", handle=1, size=1, data=b"x")]
+        notes += [note("k", "thread"), note("w", handle=1, offset=1, size=1, data=b"y", flags=CUT)]
+        disk.replay([*notes[:2], note("u", "/old"), *notes[2:]])
+        disk.keep_all()
+        to = os.path.join(self.folder.name, "image")
+        disk.write(to)
+        self.assertEqual(os.listdir(to), ["new"])
+        with open(os.path.join(to, "new"), "rb") as file:
+            self.assertEqual(file.read(), b"x")
+
     def test_a_difference_from_the_files_is_found(self):
         disk = Disk(self.before, True)
         disk.replay([note("o", "/old", handle=1), note("w", handle=1, size=1, data=b"N")])

@@ -19,12 +19,15 @@
 // QUIRE_POWER_CLOCK_S: the signal SIGRTMIN + 6 sets the wall clock forward by so many seconds
 // (negative: back), and the next one sets it right again.
 //
+// The notes also say in which thread the program died, and which call was the first to fail.
+//
 // A note is a Note and behind it both paths and the bytes. A call is noted after it was carried out
 // and before it returns, under one lock. A sync is noted when it begins: what was written before
 // it began is durable. No sync reaches the disk. What cannot be noted (writable mappings,
 // buffered streams, links) ends the program with a message.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -136,17 +139,20 @@ void note(char op, std::uint32_t handle, std::uint64_t offset, std::uint64_t byt
 template <class F>
 void count(F&& last) {
   if (++g_calls != g_cut_at && !g_cut_now.load()) return;
+  char thread[16] = "";
+  (void)::pthread_getname_np(::pthread_self(), thread, sizeof thread);
+  note('k', 0, 0, 0, thread);
   last();
   ::syscall(SYS_kill, ::getpid(), SIGKILL);
   for (;;) ::pause();
 }
 constexpr int kCut = 8;
 
-/// Returns whether the call that is about to be carried out fails instead, with errno set. Such a
-/// call is counted. Needs g_mu.
-bool fails() {
+/// Returns whether the call that is about to be carried out fails instead, with errno set: `op` on
+/// an open file or on a path. Such a call is counted, and the first one noted. Needs g_mu.
+bool fails(char op, std::uint32_t handle, const std::string& path = {}) {
   if (g_cut_now.load() || !g_failing.is(g_calls + 1)) return false;
-  ++g_calls;
+  if (++g_calls == g_failing.first) note('f', handle, 0, 0, path, std::string(1, op));
   errno = g_failing.error;
   return true;
 }
@@ -213,7 +219,7 @@ int noted_open(int dir, const char* path, int flags, Open&& open) {
   }
   std::lock_guard lock(g_mu);
   const int changes = ((flags & O_CREAT) && !is_there(at) ? 1 : 0) | (flags & O_TRUNC ? 2 : 0);
-  if (changes && fails()) return -1;
+  if (changes && fails('o', 0, at)) return -1;
   if (changes) count([&] { note('o', g_next_handle, 0, 0, at, {}, nullptr, changes | kCut); });
   const int fd = open();
   if (fd < 0) return fd;
@@ -324,7 +330,7 @@ template <class Write, class Skip>
 ssize_t noted_write(int fd, const void* data, std::uint64_t offset, std::size_t bytes,
                     Write&& write, Skip&& skip) {
   const std::uint32_t handle = handle_of(fd);
-  const bool failing = fails();
+  const bool failing = fails('w', handle);
   if (failing && !g_torn) return -1;
   if (!failing) count([&] { note('w', handle, offset, bytes, {}, {}, data, kCut); });
   if (!failing && bytes > 0 && goes_astray(fd)) {
@@ -352,7 +358,7 @@ int noted_sync(int fd, char op) {
   useconds_t pause = 0;
   {
     std::lock_guard lock(g_mu);
-    if (fails()) return -1;
+    if (fails(op, handle)) return -1;
     count([&] { note(op, handle, 0, 0, {}, {}, nullptr, kCut); });
     note(op, handle, 0, 0);
     const std::uint64_t random = next_random();
@@ -367,7 +373,7 @@ int noted_change(char op, const std::string& path, const std::string& other, Cal
   if (path.empty() && other.empty()) return call();
   if (op == 'r' && (path.empty() || other.empty())) refuse("a rename out of the folder");
   std::lock_guard lock(g_mu);
-  if (fails()) return -1;
+  if (fails(op, 0, path)) return -1;
   count([&] { note(op, 0, 0, 0, path, other, nullptr, kCut); });
   const int result = call();
   if (result == 0) note(op, 0, 0, 0, path, other);
@@ -377,7 +383,7 @@ int noted_change(char op, const std::string& path, const std::string& other, Cal
 int noted_size(int fd, char op, std::uint64_t offset, std::uint64_t bytes, int (*call)(int, off_t),
                off_t size) {
   std::lock_guard lock(g_mu);
-  if (fails()) return -1;
+  if (fails(op, handle_of(fd))) return -1;
   count([&] { note(op, handle_of(fd), offset, bytes, {}, {}, nullptr, kCut); });
   const int result = call(fd, size);
   if (result == 0) note(op, handle_of(fd), offset, bytes);
@@ -596,10 +602,12 @@ int truncate(const char* path, off_t size) noexcept {
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   REAL(fallocate);
   if (!handle_of(fd)) return real_fallocate(fd, mode, offset, bytes);
+  if (mode == FALLOC_FL_KEEP_SIZE)  // room that no reader sees, as RocksDB takes it for a repair
+    return real_fallocate(fd, mode, offset, bytes);
   if (mode != (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) refuse("fallocate");
   std::lock_guard lock(g_mu);
   const auto at = static_cast<std::uint64_t>(offset), length = static_cast<std::uint64_t>(bytes);
-  if (fails()) return -1;
+  if (fails('p', handle_of(fd))) return -1;
   count([&] { note('p', handle_of(fd), at, length, {}, {}, nullptr, kCut); });
   const int result = real_fallocate(fd, mode, offset, bytes);
   if (result == 0) note('p', handle_of(fd), at, length);
