@@ -13,6 +13,7 @@ WORDS = (
     "harbour school known"
 ).split()
 QUESTION = "What was built by the guild?"
+KEPT_BACKUPS = 4
 CLOCK_S = 0.5  # how far a time of expiry may be off
 
 
@@ -26,7 +27,12 @@ def text_of(number):
 def expiry_of(found):
     """Returns when a document that the service shows expires, Unix s, or None."""
     when = found["expires_at"]
-    return datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp() if when else None
+    return time_of(when) if when else None
+
+
+def time_of(text):
+    """Returns a time as the service shows it, as Unix s."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def chosen(allowed, found, text, asked):
@@ -101,7 +107,11 @@ class Expected:
         self.allowed = {}
         self.jobs = []
         self.acknowledged = {}  # kind of change -> count
+        self.refused = {}
         self.problems = []
+        self.backups = {}  # number of one that was acknowledged -> what it may hold, as `allowed`
+        self.unsure = []  # the same of others that may be there
+        self.open_backups = []  # the same of those under way
 
     def values(self, name):
         with self.mu:
@@ -111,7 +121,16 @@ class Expected:
         """Notes changes, id -> value, that are about to be asked for."""
         with self.mu:
             for name, value in changes.items():
-                self.allowed[name] = self.allowed.get(name, [None]) + [value]
+                for values in (self.allowed, *self.open_backups):
+                    values[name] = [*values.get(name, [None]), value]
+
+    def refuse(self, kind, changes):
+        """Forgets changes that were refused, the last ones of their documents."""
+        with self.mu:
+            self.refused[kind] = self.refused.get(kind, 0) + len(changes)
+            for name, value in changes.items():
+                for values in (self.allowed, *self.open_backups):
+                    values[name] = [v for v in values.get(name, [None]) if v is not value]
 
     def acknowledge(self, kind, changes):
         with self.mu:
@@ -119,6 +138,24 @@ class Expected:
                 if not (self.failing and kind.endswith("later")):
                     self.allowed[name] = [value]
             self.acknowledged[kind] = self.acknowledged.get(kind, 0) + len(changes)
+
+    def begin_backup(self):
+        """Returns what a backup may hold that is about to be asked for: of each document what it is
+        now, and what it becomes until the end of the backup."""
+        with self.mu:
+            self.open_backups.append(dict(self.allowed))
+            return self.open_backups[-1]
+
+    def end_backup(self, values, number, refused=False):
+        """Notes the end of a backup, with its number if it was acknowledged."""
+        with self.mu:
+            self.open_backups = [o for o in self.open_backups if o is not values]
+            if number is None:
+                self.unsure += [values] * (not refused)
+                return
+            self.backups[number] = values
+            for old in sorted(self.backups)[:-KEPT_BACKUPS]:
+                del self.backups[old]
 
     def problem(self, text):
         with self.mu:
@@ -137,6 +174,12 @@ class Writer(threading.Thread):
     """A client with ids of its own, so that their changes have one order. Ends when the service
     goes away, or when `until` (monotonic s) comes."""
 
+    kinds = {
+        "put": 8, "post": 5, "post later": 6, "batch": 2, "batch later": 3, "delete": 4,
+        "delete some": 1, "patch": 4, "pin": 2, "flush": 1, "evict": 2, "query": 2, "chat": 1,
+        "export": 1, "import": 1, "backup": 1,
+    }  # fmt: skip
+
     def __init__(self, expected, number, seed, port, until):
         super().__init__()
         self.expected, self.until = expected, until
@@ -145,22 +188,19 @@ class Writer(threading.Thread):
         self.client = Client(port)
         self.waits = set()  # ids that a job may still work on
         self.packs = []  # (id, document, pack)
+        self.kind = None  # of the change that is under way
+        self.cut_off = None  # the one that was when the service went away
 
     def run(self):
         try:
             while time.monotonic() < self.until:
                 self.step()
         except Gone:
-            pass
+            self.cut_off = self.kind
 
     def step(self):
-        kinds = {
-            "put": 8, "post": 5, "post later": 6, "batch": 2, "batch later": 3, "delete": 4,
-            "delete some": 1, "patch": 4, "pin": 2, "flush": 1, "evict": 2, "query": 2, "chat": 1,
-            "export": 1, "import": 1, "backup": 1,
-        }  # fmt: skip
-        kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
-        getattr(self, "do_" + kind.replace(" ", "_"))()
+        self.kind = self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
+        getattr(self, "do_" + self.kind.replace(" ", "_"))()
 
     def options(self):
         """Returns members of a request that hold for all its documents, and the times at which
@@ -322,7 +362,14 @@ class Writer(threading.Thread):
                 self.expected.allowed[name] = before
 
     def do_backup(self):
-        self.client.call("POST", "/v1/admin/backup")
+        made, number, refused = self.expected.begin_backup(), None, False
+        try:
+            status, reply = self.client.call("POST", "/v1/admin/backup")
+            number = reply["number"] if status == 200 else None
+            # One at a time, and only with a folder for them.
+            refused = status < 500 or "being made already" in str(reply)
+        finally:
+            self.expected.end_backup(made, number, refused)
 
     def do_query(self):
         self.client.call("POST", "/v1/query", question([self.rng.choice(self.ids)]))

@@ -6,9 +6,14 @@ import os
 import re
 import time
 
-from expected import CLOCK_S, Expected, expiry_of
+from expected import CLOCK_S, Expected, expiry_of, time_of
 
 NAMED = re.compile(r"^(?:lost|text only): (\S+) (.*?): ", re.MULTILINE)
+# What /healthz says: "3 acknowledged writes, from ...", or "4 writes: 3 acknowledged ones, from
+# ..., and 1 in the torn end of the log", of which the torn one was not acknowledged.
+LOST = re.compile(r"(\d+) acknowledged (?:writes|ones), from (\S+) to (\S+?)(?:,|$)")
+IN_REPORT = re.compile(r"^damage: (?:at least )?(\d+) acknowledged writes are not in", re.MULTILINE)
+SLACK_S = 1.0  # between the clocks of a client and of the log
 
 
 class Remembered(Expected):
@@ -17,12 +22,37 @@ class Remembered(Expected):
     def __init__(self, failing=False):
         super().__init__(failing)
         self.past = {}
+        self.times = {}  # id -> of each change: when it was asked for and, or None, acknowledged
 
     def begin(self, changes):
         super().begin(changes)
+        now = time.time()
         with self.mu:
             for name, value in changes.items():
                 self.past.setdefault(name, []).append(value)
+                self.times.setdefault(name, []).append([now, None])
+
+    def refuse(self, kind, changes):
+        super().refuse(kind, changes)
+        with self.mu:
+            for name in changes:
+                self.past[name].pop()
+                self.times[name].pop()
+
+    def acknowledge(self, kind, changes):
+        super().acknowledge(kind, changes)
+        if kind.endswith("later"):  # a job writes them after that
+            return
+        now = time.time()
+        with self.mu:
+            for name in changes:
+                self.times[name][-1][1] = now
+
+    def changed_between(self, name, first, last):
+        """Returns whether a change of a document may have been written between two times, Unix
+        s."""
+        times = self.times.get(name, [])
+        return any(a <= last + SLACK_S and (b is None or b >= first - SLACK_S) for a, b in times)
 
 
 def said(store, health):
@@ -78,3 +108,33 @@ def differs(value, found, text):
     elif when is not None and not value.expires[0] - CLOCK_S <= when <= value.expires[1]:
         out.append("expires_at")
     return out
+
+
+def untold(missing, general, expected):
+    """Returns those of the missing documents, pairs of an id and "gone" or "older", that nothing
+    covers that was said in general. A summary that there may be more lost ones covers such as are
+    gone, and one that some may be back covers such as are older. A number of lost writes covers as
+    many documents, which were changed in the time that is said; in a report it is without one."""
+    texts = "\n".join(general.values())
+    covered = {"gone": "there may be more" in texts, "older": "some may be back" in texts}
+    left = [(name, end) for name, end in missing if not covered[end]]
+    number, first, last = lost_writes(general.get("lost_writes", ""))
+    in_time = [m for m in left if first is None or expected.changed_between(m[0], first, last)]
+    told = in_time[: number if number is not None else len(in_time)]
+    left = [m for m in left if m not in told]
+    reported = IN_REPORT.findall(general.get("report", "") + "\n")
+    return left[sum(map(int, reported)) :]
+
+
+def lost_writes(text):
+    """Returns how many acknowledged writes /healthz says to be lost, None for any number, and of
+    when they are, Unix s; None: of any time."""
+    if "LOST_WRITES" in text:  # what counted them is damaged
+        return None, None, None
+    found = LOST.search(text)
+    if not found:
+        return 0, None, None
+    first, last = map(time_of, found.group(2, 3))
+    if text.startswith("at least"):  # earlier ones are not known
+        return None, 0, last
+    return int(found[1]), first, last
