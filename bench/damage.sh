@@ -17,6 +17,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 cmake --preset release -S "$ROOT" >/dev/null
-cmake --build "$ROOT/build/release" --target quire >&2
+cmake --build "$ROOT/build/release" --target quire quire_unsynced_layer >&2
 python3 "$ROOT/tests/damage/damage_rounds.py" --binary "$ROOT/build/release/quire" \
+  --layer "$ROOT/build/release/tests/power/libquire_unsynced_layer.so" \
   --model "$ROOT/models/demo" --rounds "$rounds" --json ${more[@]+"${more[@]}"}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Damages the folder of a service's store, and looks at what its clients then find.
 
-    damage_rounds.py --binary QUIRE --model FOLDER [--rounds N] [--first N] [--seed N]
-                     [--keep FOLDER] [--failures N] [--json]
+    damage_rounds.py --binary QUIRE --model FOLDER [--layer libquire_unsynced_layer.so]
+                     [--rounds N] [--first N] [--seed N] [--keep FOLDER] [--failures N] [--json]
 
 Clients fill a store (the writers of tests/power). A round copies it, damages one file or two
 (damage.py), and starts a service on it with one of the values of `disk.on_damage`. Damage outside
@@ -11,6 +11,10 @@ naming `quire store repair`, and must start after it. Then each document must be
 acknowledged, or what happened to it must be said: by id in the report of the repair, by a number in
 `/healthz`, or by an error of the request. Text that nobody wrote, and an answer that is not that of
 a whole store, are never right.
+
+With --layer, the library of tests/power, `quire store repair --apply` is killed at calls that
+change a file, in some rounds together with the power. Then either a service starts on what it left
+or the repair runs again, and all is looked at as ever.
 """
 
 import argparse
@@ -29,20 +33,23 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import disk_image
 from checks import Checks, Failed, Reference
 from expected import Writer, question
-from losses import Remembered, look_at, said
+from losses import Remembered, look_at, said, untold
+from repairs import Repairs
 from service import Client, Gone, Service, StartFailed, wait_for_end
 
 from damage import choose, in_record
 
 WRITERS = 4
 ROUNDS_A_STORE = 10
+LOGS = ("check.log", "repair.log", "after.log", "again.log")
 MODES = ("refuse", "salvage", "text_only")
 
 
 class Rounds:
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
-        self.counts, self.ends = Counter(), Counter()
+        self.counts, self.ends, self.deaths = Counter(), Counter(), Counter()
+        self.repairs = Repairs(options, folder, self.counts, self.deaths)
         self.reference = Reference(options.binary, options.model, folder)
         self.expected = self.checks = self.service = None
         self.starts_ms = []
@@ -103,10 +110,17 @@ class Rounds:
         mode = rng.choice(MODES)
         if self.options.verbose:
             print(f"round {number}: {mode}: {self.what}", file=sys.stderr, flush=True)
+        for log in LOGS:
+            if os.path.exists(self.path(log)):
+                os.remove(self.path(log))
         flag = f"--disk.on_damage={mode}"
+        # Of its own, so that a round damages and starts the same without the layer.
+        kills = random.Random(f"{self.options.seed}/{number}/kills") if self.options.layer else None
+        if kills and any(in_record(name) for name, _ in damaged) and kills.random() < 0.4:
+            self.repairs.kill(store, kills)
         ready = self.start(store, "check.log", flag)
         if not ready:
-            self.refused(store, mode, damaged)
+            self.refused(store, mode, damaged, kills)
             if not self.start(store, "after.log", flag):
                 raise Failed(f"no start after a repair: {self.service.log()[-3:]}")
         self.check(store, rng, damaged)
@@ -117,7 +131,7 @@ class Rounds:
             raise Failed(f"no second start: {self.service.log()[-3:]}")
         self.service.stop()
 
-    def refused(self, store, mode, damaged):
+    def refused(self, store, mode, damaged, kills):
         """A service that did not start: it must say why, and a repair must mend it."""
         errors = [e for e in self.service.log() if e.get("msg") == "the service cannot start"]
         if not errors:
@@ -129,8 +143,13 @@ class Rounds:
             raise Failed(f"a refusal without a way out: {reason}")
         self.ends["refused, then repaired"] += 1
         command = [self.options.binary, "store", "repair", "--path", store]
-        dry, done = self.repair(command), self.repair([*command, "--apply"])
-        if dry not in (0, 2) or done != dry:
+        dry = self.repair(command)
+        killed = kills and kills.random() < 0.5
+        if killed:
+            self.repairs.kill(store, kills)
+        done = self.repair([*command, "--apply"])
+        # One that was killed may have replaced the record, which then is whole.
+        if dry not in (0, 2) or done not in ((0, 2) if killed else (dry,)):
             raise Failed(f"repair: {dry}, then {done}: see repair.log")
 
     def repair(self, command):
@@ -142,7 +161,7 @@ class Rounds:
         client = Client(self.service.port)
         self.checks.wait_for_jobs(client)
         named, general = said(store, client.call("GET", "/healthz")[1])
-        there, wrong = {}, []
+        there, wrong, unnamed = {}, [], []
         for name in sorted(self.expected.allowed):
             self.counts["documents"] += 1
             end, found, shown = look_at(self.expected, client, name)
@@ -150,6 +169,7 @@ class Rounds:
                 if name in named:
                     end += ", named"
                 elif general:
+                    unnamed.append((name, end))
                     end += ", said by " + " and ".join(sorted(general))
                 elif self.ledger_is_gone(damaged):
                     end += " with its ledger"
@@ -160,6 +180,7 @@ class Rounds:
             self.ends[end] += 1
             if found:
                 there[name] = found
+        self.ends["more than the words say"] += len(untold(unnamed, general, self.expected))
         lasting = sorted(n for n, d in there.items() if not d.expires)
         for name in rng.sample(lasting, min(4, len(lasting))):
             status, reply = client.call("POST", "/v1/query", question([name]))
@@ -193,7 +214,7 @@ class Rounds:
         os.makedirs(to)
         for name in ("whole", "work"):
             disk_image.copy_folder(self.path(name), os.path.join(to, name))
-        for log in ("fill.log", "check.log", "repair.log", "after.log", "again.log"):
+        for log in ("fill.log", *LOGS, "repair.notes"):
             if os.path.exists(self.path(log)):
                 disk_image.copy_sparse(self.path(log), os.path.join(to, log))
 
@@ -207,6 +228,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--binary", required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--layer", help="library that kills repairs")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--seed", type=int, default=1)
@@ -242,6 +264,7 @@ def main():
         "failed_rounds": failures,
         "looked_at": dict(sorted(rounds.counts.items())),
         "documents": dict(rounds.ends.most_common()),
+        "deaths": dict(sorted(rounds.deaths.items())),
         "start_ms_median": round(starts[len(starts) // 2]) if starts else None,
         "start_ms_most": round(starts[-1]) if starts else None,
     }
