@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Power failures under a service that works: what its clients find afterwards.
 #   bench/power.sh [--quick] [--rounds N] [--first N] [--seed N] [--die power|kill|fail|misdirect]
-#                  [--keep FOLDER]
+#                  [--keep FOLDER] [--replay FOLDER]
 # See tests/power/power_rounds.py. Fails at the first document that is lost or wrong, or answer that
-# differs. 300 rounds take about 20 minutes. Prints {"settings", "rows"}.
+# differs. 300 rounds take about 20 minutes. --replay looks again at one round that --keep stored.
+# Prints {"settings", "rows"}.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-rounds=300; more=()
+rounds=; more=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) rounds=20 ;;
     --rounds) rounds="${2:?--rounds needs a number}"; shift ;;
-    --first|--seed|--die|--keep) more+=("$1" "${2:?$1 needs a value}"); shift ;;
+    --first|--step|--seed|--die|--keep|--replay) more+=("$1" "${2:?$1 needs a value}"); shift ;;
     *) echo "error: unknown option $1" >&2; exit 2 ;;
   esac
   shift
@@ -20,4 +21,4 @@ cmake --preset release -S "$ROOT" >/dev/null
 cmake --build "$ROOT/build/release" --target quire quire_unsynced_layer >&2
 python3 "$ROOT/tests/power/power_rounds.py" --binary "$ROOT/build/release/quire" \
   --layer "$ROOT/build/release/tests/power/libquire_unsynced_layer.so" \
-  --model "$ROOT/models/demo" --rounds "$rounds" --json ${more[@]+"${more[@]}"}
+  --model "$ROOT/models/demo" --rounds "${rounds:-300}" --json ${more[@]+"${more[@]}"}

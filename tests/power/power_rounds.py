@@ -3,6 +3,7 @@
 
     power_rounds.py --binary QUIRE --layer libquire_unsynced_layer.so --model FOLDER [--rounds N]
                     [--seed N] [--die power|kill|fail|misdirect] [--keep FOLDER] [--json]
+                    [--replay FOLDER]
 
 A round starts the service on a copy of the disk. Four clients add, replace, change, pin and delete
 documents until the service dies before the n-th call that changes a file, or stops. With
@@ -25,10 +26,17 @@ In the first round the store is new and nothing survives that was not synced. In
 service stops, and of what was not synced only the seal survives. Some later ones are like these.
 
 Some clients export documents, import them again and make backups, and sometimes the store is
-repaired before it starts, and the repair killed.
+repaired before it starts, and the repair killed. Backups lie beside the store, on the disk that
+dies or fails. The newest one is restored now and then: it must hold documents as they were while it
+was made, and be the last one that was acknowledged, or a later one.
+
+The result counts in which work of the service the call fell at which it died (deaths.py), and what
+its clients were waiting for.
 
 A round that fails leaves the disk before it, the notes and the disk after it in --keep, and of
-this round and the two before it the logs and what was expected when the service had died.
+this round and the two before it the logs and what was expected when the service had died. With
+--replay FOLDER, which is one such round, the disk is made anew from its notes, and only the start
+on it and the checks run.
 """
 
 import argparse
@@ -37,29 +45,32 @@ import glob
 import json
 import os
 import random
-import re
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 
+import deaths
 import disk_image
+import kept
 from checks import CHATS, PATH_OF_CHAT, Checks, Failed, Reference, answer_of
-from expected import Writer, chat, question
-from losses import Remembered, look_at, said
+from conditional import ConditionalWriter
+from expected import chat, question
+from losses import Remembered, look_at, said, untold
+from repairs import Repairs
+from restores import Restores
 from service import Client, Gone, Service, StartFailed
 
 WRITERS = 4
-LOGS = ("load", "check", "repair", "after", "expected")
+LOGS = ("load", "check", "repair", "after", "restore", "restored", "expected")
 # Of which files writes go astray, and which write is the last one that may be the first of these.
 ASTRAY = (
     (".log", 30), (".log", 150), (".log", 500), ("MANIFEST", 12), (".sst", 12), ("LEDGER", 150),
     ("/extents/", 100), ("/prompts/", 3), ("dbtmp", 2), ("SEAL", 1), ("", 800),
 )  # fmt: skip
-NUMBER = re.compile(r"^(\d+) (?:acknowledged writes|writes: )")
+BACKUPS = 3  # that are kept
+RESTORED = 0.25  # share of rounds
 OLD_LOGS = 2  # rounds before the last one whose logs are kept
 
 
@@ -69,6 +80,8 @@ def log_name(name, age):
 
 
 class Rounds:
+    default_rounds = 10
+
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
         self.disk = os.path.join(folder, "disk")  # before a round
@@ -77,19 +90,32 @@ class Rounds:
         self.reference = Reference(options.binary, options.model, folder)
         self.service = None  # of the round under way
         self.counts = Counter()
+        self.deaths, self.failed_first, self.waited_for = Counter(), Counter(), Counter()
         self.checks = Checks(self.expected, self.reference, self.counts)
+        self.repairs = Repairs(options, folder, self.counts, self.deaths)
+        strict = options.die in ("power", "kill")
+        self.restores = Restores(options, folder, self.reference, self.counts, strict)
+        self.state = None  # what a round needs to be replayed, once the service has died
         self.said = Counter()  # warnings and errors of the services that started after a failure
         self.starts_ms = []
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
+    def service_on(self, store, log, flags, watched=None):
+        """Returns a service whose backups lie beside its store."""
+        flags = (*flags, "--backup.path=" + os.path.join(os.path.dirname(store), "backups"))
+        self.service = Service(
+            self.options.binary, self.options.model, store, self.path(log), flags, watched
+        )
+        return self.service
+
     def run(self, number):
+        self.state = None
         rng = random.Random(f"{self.options.seed}/{number}")
         self.expected.jobs = []
         flags = rng.choice(((), (), ("--disk.max_bytes=100MiB",)))
-        # Backups lie on another disk, which does not fail.
-        flags += (f"--backup.path={self.path('backups')}", "--backup.every_hours=0")
+        flags += ("--backup.every_hours=0", f"--backup.keep={BACKUPS}")
         ordered = rng.random() < 0.4
         early = rng.random() < 0.2
         cut_at = rng.randint(1, 90) if early else rng.randint(60, 60 + rng.choice((200, 1500)))
@@ -105,10 +131,10 @@ class Rounds:
         if (worst and not stop) or rng.random() < 0.1:  # a store that is new
             disk_image.remove_folder(self.disk)
             os.mkdir(self.disk)
-            self.expected.allowed = {}
+            self.expected.allowed, self.expected.backups = {}, {}
         kind = "worst" if worst else "ordered" if ordered else "adversarial"
         self.note(f"round {number}: cut at {cut_at}, {kind}")
-        work, notes, image = self.path("work"), self.path("notes"), self.path("image")
+        work, notes = self.path("work"), self.path("notes")
         disk_image.remove_folder(work)
         disk_image.copy_folder(self.disk, work)
         watched = {
@@ -130,27 +156,49 @@ class Rounds:
         self.load(work, flags, watched, rng, stop)
         with open(self.path("expected.log"), "w", encoding="utf-8") as file:
             file.write("".join(line + "\n" for line in self.expected.shown()))
-        disk = disk_image.Disk(self.disk, ordered)
+        settings = {
+            "number": number, "die": self.options.die, "ordered": ordered, "worst": worst,
+            "stop": stop, "flags": flags,
+        }  # fmt: skip
+        self.state = (settings, kept.copied(self.expected), rng.getstate())
+        self.end_round(self.disk, work, notes, settings, rng)
+        disk_image.remove_folder(self.disk)
+        os.rename(self.path("image"), self.disk)
+
+    def end_round(self, before, work, notes, settings, rng):
+        """Makes the disk that a round left from its notes, starts a service on it and looks at
+        it. `work` is what the service left, which the notes must say."""
+        disk = disk_image.Disk(before, settings["ordered"])
         disk.replay(disk_image.read_notes(notes))
         if wrong := disk.check_against(work):
             raise Failed(f"the notes are not what happened: {wrong}")
+        worst, ordered = settings["worst"], settings["ordered"]
         if self.options.die == "power":
-            lost = disk.fail(rng, worst, ("SEAL",) if stop else ())
+            lost = disk.fail(rng, worst, ("SEAL",) if settings["stop"] else ())
             self.counts["bytes lost"] += lost["bytes"]
             self.counts["names lost"] += lost["names"]
             self.note(f"  lost {lost['bytes']} bytes, {lost['names']} names")
-            disk_image.remove_folder(image)
-            disk.write(image)
         else:
-            disk_image.remove_folder(image)
-            disk_image.copy_folder(work, image)
+            disk.keep_all()
+        image = self.path("image")
+        disk_image.remove_folder(image)
+        disk.write(image)
         if self.options.die == "misdirect":
-            self.check_losses(image, flags, rng)
+            self.check_losses(image, settings["flags"], rng)
         else:
-            self.check(image, flags, rng)
-        self.counts[kind] += 1
-        disk_image.remove_folder(self.disk)
-        os.rename(image, self.disk)
+            self.check(image, settings["flags"], rng)
+        self.counts["worst" if worst else "ordered" if ordered else "adversarial"] += 1
+
+    def replay(self, folder):
+        """Repeats the end of a round that --keep stored."""
+        settings, self.expected, state = kept.load(os.path.join(folder, "round.json"))
+        self.checks.expected = self.expected
+        self.note(f"round {settings['number']}, {settings['die']}")
+        rng = random.Random()
+        rng.setstate(state)
+        settings["flags"] = tuple(settings["flags"])
+        names = (os.path.join(folder, name) for name in ("disk", "work", "notes"))
+        self.end_round(*names, settings, rng)
 
     def failures(self, rng):
         """Returns the environment of a round whose calls fail, or whose clock jumps."""
@@ -200,16 +248,15 @@ class Rounds:
         """Runs the service and its clients until it dies. With `stop` it is told to stop after a
         while, and the power fails during that or right after it."""
         store = os.path.join(work, "store")
-        service = self.service = Service(
-            self.options.binary, self.options.model, store, self.path("load.log"), flags, watched
-        )
-        wrong = []
+        service = self.service_on(store, "load.log", flags, watched)
+        wrong, writers, phase = [], [], "work"
         seeds = [rng.randrange(1 << 30) for _ in range(WRITERS)]
         if service.wait_until_ready():
             seconds = rng.uniform(0.2, 1) if stop else self.options.seconds
             until = time.monotonic() + seconds
             writers = [
-                Writer(self.expected, i, seeds[i], service.port, until) for i in range(WRITERS)
+                ConditionalWriter(self.expected, i, seeds[i], service.port, until)
+                for i in range(WRITERS)
             ]
             for writer in writers:
                 writer.start()
@@ -222,11 +269,13 @@ class Rounds:
             alive = service.process.poll() is None
             if alive and self.options.die == "misdirect":
                 wrong = self.look_while_it_lives(rng)
-            self.counts["deaths at a stop" if stop and alive else "deaths in work"] += 1
+            if stop and alive:
+                phase = "stop"
         else:
-            self.counts["deaths in start"] += 1
+            phase = "start"
+        self.counts[f"deaths in {phase}"] += 1
         code = service.stop(signal.SIGTERM) if stop else service.cut()
-        self.note("  dead")
+        self.count_death(phase, writers)
         if self.expected.failing:
             # It may refuse to start and end with an error, but not crash. A RocksDB that is built
             # with assertions ends a process that goes on after a torn write.
@@ -245,43 +294,52 @@ class Rounds:
         if wrong:
             raise Failed("; ".join(wrong))
 
+    def count_death(self, phase, writers):
+        """Counts where a service died, and what its clients then waited for."""
+        fell = deaths.death(self.path("notes")) or "no call"
+        self.deaths[f"{phase}: {fell}"] += 1
+        if failed := deaths.failure(self.path("notes")):
+            self.failed_first[failed] += 1
+        waited_for = [w.cut_off for w in writers if w.cut_off]
+        self.waited_for.update(waited_for)
+        self.note(f"  dead at {phase}: {fell}; under way: {', '.join(waited_for) or 'nothing'}")
+
     def repair(self, image, rng):
         """Kills a repair of the store, which is whole, at some call, or lets it end."""
-        watched = {
-            "LD_PRELOAD": self.options.layer,
-            "QUIRE_POWER_FOLDER": image,
-            "QUIRE_POWER_NOTES": self.path("notes"),
-            "QUIRE_POWER_CUT_AT": str(rng.randint(1, 400)),
-        }
-        command = [self.options.binary, "store", "repair", "--apply", "--path"]
-        done = subprocess.run(
-            [*command, os.path.join(image, "store")], env=dict(os.environ, **watched),
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, check=False,
-        )  # fmt: skip
-        killed = done.returncode == -signal.SIGKILL
-        self.counts["repairs killed" if killed else "repairs"] += 1
+        code = self.repairs.run(os.path.join(image, "store"), rng.randint(1, 400))
+        if code != -signal.SIGKILL:
+            self.counts["repairs"] += 1
         # Exit code 2: something may be lost, as the end of a log that a failing disk tore.
-        if not killed and done.returncode not in ((0, 2) if self.options.die == "fail" else (0,)):
-            raise Failed(f"a repair ended with {done.returncode}: {done.stderr[-300:]}")
+        if code == 2 and self.options.die != "fail":
+            raise Failed("a repair of a whole store may have lost something: see repair.log")
+
+    def restore(self, image, rng):
+        """Looks at the newest backup now and then, and where one was under way."""
+        backups = os.path.join(image, "backups")
+        if os.path.isdir(backups) and (rng.random() < RESTORED or self.expected.unsure):
+            self.restores.check(backups, self.expected, rng)
 
     def check(self, image, flags, rng):
         store = os.path.join(image, "store")
+        self.restore(image, rng)
         if os.path.isdir(store) and rng.random() < 0.12:
             self.repair(image, rng)
         began = time.monotonic()
-        service = self.service = Service(
-            self.options.binary, self.options.model, store, self.path("check.log"), flags
-        )
+        service = self.service_on(store, "check.log", flags)
         try:
             if not service.wait_until_ready():
                 raise Failed(f"the service does not start: {service.log()[-3:]}")
             self.starts_ms.append((time.monotonic() - began) * 1000)
             client = Client(service.port)
             wrong = self.checks.differences(client, rng)
-            status, made = client.call("POST", "/v1/admin/backup")
+            made = self.expected.begin_backup()
+            status, reply = client.call("POST", "/v1/admin/backup")
             self.counts["backups"] += 1
-            if status != 200:
-                wrong.append(f"no backup: {status} {made}")
+            if status == 200:
+                self.expected.end_backup(made, reply["number"])
+                self.expected.unsure = []  # they are older
+            else:
+                wrong.append(f"no backup: {status} {reply}")
         except Gone as error:
             raise Failed(f"the service went away: {error} {service.log()[-3:]}") from error
         finally:
@@ -337,9 +395,7 @@ class Rounds:
     def start_damaged(self, store, flags, rng):
         """Starts a service on a store that may be damaged. Where it refuses to, it must say why,
         and the store is repaired by a start or by the command."""
-        service = self.service = Service(
-            self.options.binary, self.options.model, store, self.path("check.log"), flags
-        )
+        service = self.service_on(store, "check.log", flags)
         if service.wait_until_ready():
             return service
         errors = [e for e in service.log() if e.get("msg") == "the service cannot start"]
@@ -354,18 +410,11 @@ class Rounds:
         if salvage:
             flags += ("--disk.on_damage=salvage",)
         else:
-            command = [self.options.binary, "store", "repair", "--apply", "--path", store]
-            if "--disk.record_copies=2" in flags:
-                command += ["--copy", store + "-copy"]
-            with open(self.path("repair.log"), "wb") as out:
-                code = subprocess.run(
-                    command, stdout=out, stderr=out, timeout=60, check=False
-                ).returncode
-            if code not in (0, 2):
-                raise Failed(f"repair: {code}: see repair.log")
-        service = self.service = Service(
-            self.options.binary, self.options.model, store, self.path("after.log"), flags
-        )
+            with_copy = "--disk.record_copies=2" in flags
+            if rng.random() < 0.5:
+                self.repairs.kill(store, rng, with_copy)
+            self.repairs.run(store, with_copy=with_copy)
+        service = self.service_on(store, "after.log", flags)
         if not service.wait_until_ready():
             raise Failed(f"no start after a repair: {service.log()[-3:]}")
         return service
@@ -373,6 +422,8 @@ class Rounds:
     def check_losses(self, image, flags, rng):
         """Starts the service on a disk on which writes went astray. What is lost must be said."""
         store = os.path.join(image, "store")
+        self.restore(image, rng)
+        self.expected.unsure = []
         began = time.monotonic()
         service = self.start_damaged(store, flags, rng)
         self.starts_ms.append((time.monotonic() - began) * 1000)
@@ -387,8 +438,8 @@ class Rounds:
                 self.said[entry["msg"]] += 1
         if code != 0:
             raise Failed(f"the service stopped with {code}")
-        for kept in glob.glob(os.path.join(store, "damaged-*")):
-            disk_image.remove_folder(kept)  # as an operator does who has read the report
+        for aside in glob.glob(os.path.join(store, "damaged-*")):
+            disk_image.remove_folder(aside)  # as an operator does who has read the report
         if unreadable:
             self.begin_anew()
             for name in os.listdir(image):  # a second copy, too
@@ -413,7 +464,7 @@ class Rounds:
             elif end in ("gone", "older") and name in named:
                 end += ", named"
             elif end in ("gone", "older"):
-                unnamed.append(f"{name} is {end}")
+                unnamed.append((name, end))
                 end += ", said by " + " and ".join(sorted(general)) if general else ", silently"
             elif end in ("unreadable", "failed"):
                 unreadable.append(name)
@@ -421,8 +472,8 @@ class Rounds:
             self.expected.allowed[name] = [found]
             if found:
                 there[name] = found
-        if unnamed and not self.tells_of(unnamed, general):
-            wrong.append(f"without a word in {health['checks']}: {unnamed}")
+        if left := untold(unnamed, general, self.expected):
+            wrong.append(f"without a word in {general}: {left} of {unnamed}")
         wrong += self.wrong_answers(client, there, rng)
         number = rng.randrange(CHATS)
         status, reply = client.call("POST", PATH_OF_CHAT, chat(number))
@@ -443,14 +494,21 @@ class Rounds:
             raise Failed("; ".join(wrong))
         return unreadable
 
-    def tells_of(self, unnamed, general):
-        """Whether what a service or a repair says in general holds for documents that it does not
-        name: that many writes are lost, or that it cannot know all of them."""
-        texts = "\n".join(general.values())
-        if "there may be more" in texts or "some may be back" in texts or "at least" in texts:
-            return True
-        number = NUMBER.match(general.get("lost_writes", ""))
-        return number is not None and len(unnamed) <= int(number[1])
+    def row(self):
+        """Returns the result of all rounds."""
+        starts = sorted(self.starts_ms)
+        return {
+            "die": self.options.die,
+            **{name.replace(" ", "_"): count for name, count in sorted(self.counts.items())},
+            "deaths": dict(sorted(self.deaths.items())),
+            "under_way_at_deaths": dict(sorted(self.waited_for.items())),
+            "failed_first": dict(sorted(self.failed_first.items())),
+            "acknowledged": dict(sorted(self.expected.acknowledged.items())),
+            "refused": dict(sorted(self.expected.refused.items())),
+            "start_ms_median": round(starts[len(starts) // 2]) if starts else None,
+            "start_ms_most": round(starts[-1]) if starts else None,
+            "log": dict(self.said.most_common()),
+        }
 
     def note(self, text):
         if self.options.verbose:
@@ -465,9 +523,9 @@ class Rounds:
         """Goes on with an empty disk."""
         disk_image.remove_folder(self.disk)
         os.mkdir(self.disk)
-        acknowledged = self.expected.acknowledged
+        counts = self.expected.acknowledged, self.expected.refused
         self.expected = Remembered(self.expected.failing)
-        self.expected.acknowledged = acknowledged
+        self.expected.acknowledged, self.expected.refused = counts
         self.checks.expected = self.expected
 
     def keep(self, number):
@@ -482,9 +540,11 @@ class Rounds:
             if os.path.isdir(self.path(name)):
                 disk_image.copy_folder(self.path(name), to)
         logs = [log_name(name, age) for name in LOGS for age in range(OLD_LOGS + 1)]
-        for name in ("notes", *logs):
+        for name in ("notes", "repair.notes", *logs):
             if os.path.exists(self.path(name)):
                 disk_image.copy_sparse(self.path(name), os.path.join(folder, name))
+        if self.state:
+            kept.save(os.path.join(folder, "round.json"), *self.state)
 
 
 def main():
@@ -492,56 +552,71 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--layer", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, help="10 by default")
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument("--step", type=int, default=1, help="from one round's number to the next")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=0, help="begin no round after that")
     parser.add_argument("--seconds", type=float, default=3, help="longest work of a round")
     parser.add_argument("--die", choices=("power", "kill", "fail", "misdirect"), default="power")
     parser.add_argument("--keep", help="folder for what a failed round leaves")
+    parser.add_argument("--replay", help="folder of one round that --keep stored")
     parser.add_argument("--failures", type=int, default=0, help="failed rounds to go on after")
     parser.add_argument("--json", action="store_true", help="print a result for bench/run")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    failures = 0
+    if options.replay:
+        with open(os.path.join(options.replay, "round.json"), encoding="utf-8") as file:
+            options.die = json.load(file)["settings"]["die"]
     with tempfile.TemporaryDirectory(prefix="quire-power-") as folder:
         rounds = Rounds(options, os.path.realpath(folder))
         try:
-            began = time.monotonic()
-            for number in range(options.first, options.first + options.rounds):
-                if options.minutes and time.monotonic() > began + 60 * options.minutes:
-                    break
-                try:
-                    rounds.run(number)
-                except (Failed, Gone, StartFailed) as error:
-                    failures += 1
-                    print(f"round {number}, seed {options.seed}: {error}", file=sys.stderr)
-                    rounds.keep(number)
-                    if failures > options.failures:
-                        break
-                    rounds.begin_anew()
-                else:
-                    rounds.counts["rounds"] += 1
-        except KeyboardInterrupt:
-            print("interrupted: the result is that of the rounds until now", file=sys.stderr)
+            failures = replay(rounds) if options.replay else run_all(rounds)
         finally:
             rounds.end()
-    starts = sorted(rounds.starts_ms)
-    row = {
-        "die": options.die,
-        **{name.replace(" ", "_"): count for name, count in sorted(rounds.counts.items())},
-        "acknowledged": dict(sorted(rounds.expected.acknowledged.items())),
-        "failed_rounds": failures,
-        "start_ms_median": round(starts[len(starts) // 2]) if starts else None,
-        "start_ms_most": round(starts[-1]) if starts else None,
-        "log": dict(rounds.said.most_common()),
-    }
+    row = {**rounds.row(), "failed_rounds": failures}
     if options.json:
         print(json.dumps({"settings": {"seed": options.seed}, "rows": [row]}))
     else:
         print(json.dumps(row, indent=1))
     return 1 if failures else 0
+
+
+def replay(rounds):
+    """Returns how many rounds failed: one or none."""
+    try:
+        rounds.replay(rounds.options.replay)
+    except (Failed, Gone, StartFailed) as error:
+        print(f"{rounds.options.replay}: {error}", file=sys.stderr)
+        return 1
+    rounds.counts["rounds"] += 1
+    return 0
+
+
+def run_all(rounds):
+    """Returns how many rounds failed."""
+    options, failures, began = rounds.options, 0, time.monotonic()
+    most = options.rounds or rounds.default_rounds
+    try:
+        for number in range(options.first, options.first + most * options.step, options.step):
+            if options.minutes and time.monotonic() > began + 60 * options.minutes:
+                break
+            try:
+                if rounds.run(number):
+                    break
+            except (Failed, Gone, StartFailed) as error:
+                failures += 1
+                print(f"round {number}, seed {options.seed}: {error}", file=sys.stderr)
+                rounds.keep(number)
+                if failures > options.failures:
+                    break
+                rounds.begin_anew()
+            else:
+                rounds.counts["rounds"] += 1
+    except KeyboardInterrupt:
+        print("interrupted: the result is that of the rounds until now", file=sys.stderr)
+    return failures
 
 
 if __name__ == "__main__":
