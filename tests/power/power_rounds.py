@@ -3,7 +3,7 @@
 
     power_rounds.py --binary QUIRE --layer libquire_unsynced_layer.so --model FOLDER [--rounds N]
                     [--seed N] [--die power|kill|fail|misdirect] [--keep FOLDER] [--json]
-                    [--replay FOLDER]
+                    [--replay FOLDER | --sweep]
 
 A round starts the service on a copy of the disk. Four clients add, replace, change, pin and delete
 documents until the service dies before the n-th call that changes a file, or stops. With
@@ -37,6 +37,10 @@ A round that fails leaves the disk before it, the notes and the disk after it in
 this round and the two before it the logs and what was expected when the service had died. With
 --replay FOLDER, which is one such round, the disk is made anew from its notes, and only the start
 on it and the checks run.
+
+With --sweep one call fails in each round, the first one, the second one and so on until a fixed
+script of requests (sweep.py) makes no further one. --first, --step and --rounds choose some of
+them.
 """
 
 import argparse
@@ -61,6 +65,7 @@ from losses import Remembered, look_at, said, untold
 from repairs import Repairs
 from restores import Restores
 from service import Client, Gone, Service, StartFailed
+from sweep import Sweep
 
 WRITERS = 4
 LOGS = ("load", "check", "repair", "after", "restore", "restored", "expected")
@@ -552,7 +557,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--layer", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int, help="10 by default")
+    parser.add_argument("--rounds", type=int, help="10 by default, with --sweep all")
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--step", type=int, default=1, help="from one round's number to the next")
     parser.add_argument("--seed", type=int, default=1)
@@ -561,6 +566,7 @@ def main():
     parser.add_argument("--die", choices=("power", "kill", "fail", "misdirect"), default="power")
     parser.add_argument("--keep", help="folder for what a failed round leaves")
     parser.add_argument("--replay", help="folder of one round that --keep stored")
+    parser.add_argument("--sweep", action="store_true", help="fail each call of a script in turn")
     parser.add_argument("--failures", type=int, default=0, help="failed rounds to go on after")
     parser.add_argument("--json", action="store_true", help="print a result for bench/run")
     parser.add_argument("--verbose", action="store_true")
@@ -570,7 +576,7 @@ def main():
         with open(os.path.join(options.replay, "round.json"), encoding="utf-8") as file:
             options.die = json.load(file)["settings"]["die"]
     with tempfile.TemporaryDirectory(prefix="quire-power-") as folder:
-        rounds = Rounds(options, os.path.realpath(folder))
+        rounds = (Sweep if options.sweep else Rounds)(options, os.path.realpath(folder))
         try:
             failures = replay(rounds) if options.replay else run_all(rounds)
         finally:
