@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/rocksdb_options.h"
-#include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/store_folder.h"
 
 namespace quire {
