@@ -172,7 +172,7 @@ Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int6
   Selection::ContextBlocks kept(input.contexts.size());
   std::int64_t used = 0;
   for (const Run& r : runs) {
-    if (2 * (budget - used) < r.tokens) break;
+    if (budget <= 0 || (used > 0 && 2 * (budget - used) < r.tokens)) break;
     used += r.tokens;
     for (std::int32_t b = r.first; b < r.end; ++b) kept[at(r.context)].push_back(b);
   }

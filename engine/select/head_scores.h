@@ -54,7 +54,8 @@ BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores, floa
 
 /// Returns the best blocks of all contexts within `budget` tokens, the same in all layers; ties in
 /// prompt order. Blocks are chosen in runs of `unit` tokens, whose score is the mean of theirs. The
-/// last run is taken if at least half of it fits.
+/// last run is taken if at least half of it fits, the best one in any case unless the budget is 0:
+/// nobody asks about documents of which nothing is read.
 Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int64_t budget,
                       std::int64_t unit);
 

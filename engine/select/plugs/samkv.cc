@@ -429,8 +429,10 @@ class SamkvSelector final : public Selector {
   }
   std::int64_t head_budget(const SelectionInput& input) const {
     if (options_.token_budget > 0) return options_.token_budget;
-    return static_cast<std::int64_t>(std::floor(
-        input.keep_ratio.value_or(kHeadShare) * static_cast<double>(total_tokens(input)) + 1e-6));
+    const double share = input.keep_ratio.value_or(kHeadShare);
+    const auto tokens = static_cast<std::int64_t>(
+        std::floor(share * static_cast<double>(total_tokens(input)) + 1e-6));
+    return share > 0 ? std::max<std::int64_t>(tokens, 1) : tokens;
   }
   Result<Selection> select_by_heads(const SelectionInput& input) const {
     QUIRE_RETURN_IF_ERROR(check_one_set());

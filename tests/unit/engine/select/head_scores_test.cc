@@ -130,6 +130,7 @@ TEST(BestBlocks, FillTheBudgetWithTheBestOfAllContexts) {
   EXPECT_EQ(kept(choose(24), 1), Blocks());
   EXPECT_EQ(kept(choose(32), 1), Blocks({0}));
   EXPECT_EQ(kept(choose(56), 0), Blocks({0, 1, 2}));
+  EXPECT_EQ(kept(choose(1), 0), Blocks({1}));  // something is always read
   EXPECT_EQ(kept(choose(0), 0), Blocks());
   EXPECT_TRUE(choose(20).same_in_all_layers());
   EXPECT_EQ(choose(20).kept_layers(0, 1), 2);
