@@ -334,7 +334,7 @@ class SamkvSelector final : public Selector {
 
   // Measured in docs/strategies.md.
   bool keeps_as_stored(const SelectionInput& input) const override {
-    return chooses_one_set(input) && head_budget(input) < total_tokens(input);
+    return chooses_one_set(input);
   }
 
   bool wants_draft_scores(const SelectionInput& input) const override {

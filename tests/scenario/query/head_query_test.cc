@@ -264,9 +264,14 @@ TEST_F(HeadQueryTest, WordsFitTheirChoiceToTheWindow) {
   const RandomModelFolder small(7, 128);
   engine_->stop(std::chrono::seconds(5));
   engine_ = make_test_engine(small.path(), store_);
-  for (Doc& d : docs_) d.key = ingest(*engine_, store_, d.id + "-small", d.ids);
+  docs_.clear();
+  for (int i = 0; i < 4; ++i) {
+    Doc d{"s" + std::to_string(i), random_ids(rng_, 100), std::nullopt};
+    d.key = ingest(*engine_, store_, d.id, d.ids);
+    docs_.push_back(std::move(d));
+  }
   QueryRequest asked = request();
-  asked.cache.keep_ratio = 0.5;  // of 660 tokens
+  asked.cache.keep_ratio = 0.5;  // of 400 tokens
   const Outcome o = run(asked);
   EXPECT_EQ(o.plan.positions, PositionMode::kCompact);
   EXPECT_NE(o.plan.fallback->find("so that the rest fits the window"), std::string::npos)

@@ -170,7 +170,8 @@ class BoostTest : public SamkvSelectorTest {
     in.query_pass = &pass;
     std::vector<std::span<const float>> views(scores_.begin(), scores_.end());
     if (draft) in.draft_scores = views;
-    const auto selector = std::move(*selectors().make("samkv", options_of({{"boost", boost}})));
+    const auto selector = std::move(
+        *selectors().make("samkv", options_of({{"score", "keys"}, {"boost", boost}})));
     EXPECT_EQ(selector->wants_draft_scores(in), std::string(boost) != "0");
     auto s = selector->select(in);
     EXPECT_TRUE(s.ok()) << s.status().to_string();
