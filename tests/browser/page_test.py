@@ -430,7 +430,7 @@ class Views(PageTest):
         self.go("documents/evil")
         self.browser.wait(lambda: evil in "".join(self.texts("pre.tall")), "the text")
         self.assertIn(evil, self.texts("tbody a"))
-        self.ask("What of the zebra of the market?")
+        self.ask("What is the zebra of the market?")
         self.browser.click(".cite")
         self.settled("mark")
         self.go("blocks")
