@@ -12,9 +12,9 @@
 
 #include "cachestore/disk/folder/replacement.h"
 #include "cachestore/disk/folder/store_marker.h"
+#include "cachestore/disk/folder/untold_losses.h"
 #include "cachestore/disk/log/manifest_end.h"
 #include "cachestore/disk/log/manifest_note.h"
-#include "cachestore/disk/folder/untold_losses.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
