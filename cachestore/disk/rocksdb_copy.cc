@@ -212,9 +212,14 @@ Status RecordCopy::open(RecordDatabase& records, const StoreFolder& folder) {
 }
 
 Status RecordCopy::leave(RecordDatabase& records, const StoreFolder& folder) {
-  if (!folder.wants_copy() && records.lost_writes().count == 0) return {};
   QUIRE_ASSIGN_OR_RETURN(const auto mark, CopyMark::of(records));
-  if (mark) QUIRE_RETURN_IF_ERROR(say_behind(records, *mark));
+  Status said = mark ? say_behind(records, *mark) : Status();
+  const bool whole = !folder.wants_copy() && records.lost_writes().count == 0;
+  if (whole && said.code() == Code::kResourceExhausted) {
+    log_warning("no room to note that the copy of the record is behind", {});
+    said = {};
+  }
+  QUIRE_RETURN_IF_ERROR(said);
   folder.forget_wants_copy();
   return {};
 }

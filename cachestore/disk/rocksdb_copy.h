@@ -61,7 +61,8 @@ class RecordCopy {
   /// Errors: kCorruption of the records, kIo and kResourceExhausted where they cannot be written;
   /// those of opening the copy, with the field disk.copy_path, never kCorruption.
   Status open(RecordDatabase& records, const StoreFolder& folder);
-  /// Notes that records which have lost writes go on without the copy, as they were told to.
+  /// Notes that the records go on without the copy, as they were told to: a repair would else take
+  /// it for all that they had. On a full disk that is left out where they have lost nothing.
   static Status leave(RecordDatabase& records, const StoreFolder& folder);
   /// Writes what `records` have just written as `number` (0: it was not synced). After a failure
   /// nothing more is written, which the mark of `records` says, until the next open() makes both

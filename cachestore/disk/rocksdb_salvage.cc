@@ -121,6 +121,7 @@ class Salvage {
   std::optional<StoreFolder> copy_folder_;
   CopyMark copy_mark_;
   bool copy_is_sure_ = false;  ///< the copy has all that the damaged record had
+  bool copy_is_known_ = true;  ///< something says that the record did not go on without it
   Database new_;
   ::rocksdb::WriteBatch batch_;
   Status write_error_;
@@ -226,7 +227,8 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
     }
     if (copy != nullptr) {
       copy_mark_ = {(*of_copy)->id, 0, CopyMark::State::kOpen};
-      copy_is_sure_ = (mark || newest > 0) && copy->torn_writes() == 0;
+      copy_is_known_ = mark || newest > 0;
+      copy_is_sure_ = copy_is_known_ && copy->torn_writes() == 0;
       note_damage(report_, "the record is taken from its copy in '" + options_.copy_path +
                                "', whose last write is of Unix millisecond " +
                                std::to_string(last_ms));
@@ -243,7 +245,8 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
   return nullptr;
 }
 
-/// Takes all records of the copy, and a mark by which the next open knows what it is of.
+/// Takes all records of the copy, and a mark by which the next open knows what it is of; no mark
+/// where the record may have gone on without it.
 Status Salvage::take_copy(RecordDatabase& copy) {
   for (const Kind kind : {kCatalog, kJobs, kMeta}) {
     const auto it = copy.iterate(static_cast<Family>(kind));
@@ -252,6 +255,7 @@ Status Salvage::take_copy(RecordDatabase& copy) {
     }
     QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read the copy of the record"));
   }
+  if (!copy_is_known_) return {};  // the next open puts it aside
   const RecordWrite mark = copy_mark_.write();
   (void)batch_.Put(new_.handles[kMeta], mark.key, *mark.value);
   return {};
@@ -505,8 +509,10 @@ Result<RepairReport> Salvage::run() {
     QUIRE_RETURN_IF_ERROR(take_copy(*copy));
     if (old.db) copy_family(old, kPlaces);
     unsure_.clear();  // the copy ends before its first gap
-    report_.may_be_older = false;
+    report_.may_be_older = !copy_is_known_;
     report_.may_lack_documents = !copy_is_sure_;
+    // What only the record has may be newer than the copy, or deleted in it: nobody knows.
+    if (!copy_is_known_) QUIRE_RETURN_IF_ERROR(copy_tables(folder_.db()));
   } else {
     QUIRE_RETURN_IF_ERROR(old_.compare_ledger());
     if (old.db) {

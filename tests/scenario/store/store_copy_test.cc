@@ -176,6 +176,42 @@ TEST_F(StoreCopy, ARepairTakesTheRecordFromIt) {
   expect_in_copy(kDocuments + 2);
 }
 
+TEST_F(StoreCopy, ARepairTakesNoCopyThatTheRecordWentOnWithout) {
+  const std::string copy = options.copy_path;
+  write_documents(/*crash=*/false, 0, 2);
+  options.copy_path.clear();
+  write_documents(/*crash=*/false, 2, 4);
+  write(options.path + "/LEDGER", "");  // as each start leaves it
+  options.copy_path = copy;
+  damage_manifest();
+  EXPECT_EQ(open().code(), Code::kCorruption);
+  options.on_damage = OnDamage::kSalvage;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 6u) << (*store)->stats().salvaged;
+}
+
+TEST_F(StoreCopy, ARepairAddsWhatTheRecordHasToACopyOfUnknownAge) {
+  const std::string copy = options.copy_path;
+  write_documents(/*crash=*/false, 0, 2);
+  options.copy_path.clear();
+  write_documents(/*crash=*/false, 2, 4);
+  write(options.path + "/LEDGER", "");
+  options.copy_path = copy;
+  // Nothing says any more whether the record went on without the copy.
+  damage_manifest();
+  for (const auto& file : files(".log")) fs::remove(file);
+  for (const auto& file : files(".sst"))
+    if (read(file).find("record_copy") != std::string::npos) fs::remove(file);
+  options.on_damage = OnDamage::kSalvage;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 6u) << (*store)->stats().salvaged;
+  EXPECT_NE((*store)->stats().salvaged.find("there may be more"), std::string::npos);
+  EXPECT_NE((*store)->stats().salvaged.find("some may be back"), std::string::npos);
+  EXPECT_TRUE(fs::exists(copy + "/earlier/db")) << "it may have what the record has not";
+}
+
 /// What a loss of power leaves of writes that were under way: a later block of the log, and not an
 /// earlier one.
 TEST_F(StoreCopy, ARepairTakesNothingFromBehindAGapOfIt) {
