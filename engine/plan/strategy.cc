@@ -125,7 +125,7 @@ const std::vector<PlugOption>& recompute_table(const Strategy& strategy) {
                             "how kept tokens are computed again: anchors and outlying ones, "
                             "blended or overwritten; those the question attends to; those "
                             "that cacheblend or epic would take; none, which is the default "
-                            "where retrieval heads choose"};
+                            "where retrieval heads or words choose"};
       for (const auto& [word, plug] : s.recompute_choices) option.values.push_back(word);
       table.push_back(std::move(option));
     }

@@ -264,16 +264,19 @@ void lose_writes(const fs::path& store, std::uint64_t count) {
     ledger.add(last + i, /*families=*/1, 1'800'000'000'000 + static_cast<std::int64_t>(i));
 }
 
+/// Leaves a store whose service was killed, and whose log lacks `count` acknowledged writes.
+void begin_with_lost_writes(const fs::path& store, std::uint64_t count) {
+  ServiceProcess service;
+  service.start(store);
+  post(service, "a", 1, 20);
+  service.kill();
+  lose_writes(store, count);
+}
+
 TEST(Durability, LostWritesAreToldUntilAStartHasBeenReady) {
   TempFolder folder;
   const fs::path store = folder.path() / "store";
-  {
-    ServiceProcess service;
-    service.start(store);
-    post(service, "a", 1, 20);
-    service.kill();
-  }
-  lose_writes(store, 3);
+  begin_with_lost_writes(store, 3);
   // Commands say so and leave it to the service, also those that only read.
   for (const char* command : {"gc", "stats", "verify"}) {
     const auto said = run_process({QUIRE_BINARY, "store", command, "-p", store.string()});
@@ -301,13 +304,7 @@ TEST(Durability, LostWritesAreToldUntilAStartHasBeenReady) {
 TEST(Durability, LostWritesAreInTheLogAndTheMetricOfTheStartThatFindsThem) {
   TempFolder folder;
   const fs::path store = folder.path() / "store";
-  {
-    ServiceProcess service;
-    service.start(store);
-    post(service, "a", 1, 20);
-    service.kill();
-  }
-  lose_writes(store, 2);
+  begin_with_lost_writes(store, 2);
   ServiceProcess service;
   service.start(store);
   EXPECT_NE(service.log().find("acknowledged writes are lost"), std::string::npos);

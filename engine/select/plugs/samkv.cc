@@ -310,9 +310,8 @@ void add_boost(const SelectionInput& input, float boost,
 }
 
 /// Implements SamKV: it keeps the anchors of every document and the other blocks that score best
-/// for the question's personalised query. Unless the published form
-/// is asked for, the model's retrieval heads choose instead, without anchors, or words where it is
-/// not calibrated.
+/// for the question's personalised query. Unless the published form is asked for, the model's
+/// retrieval heads choose instead, without anchors, or words where it is not calibrated.
 class SamkvSelector final : public Selector {
  public:
   explicit SamkvSelector(const SamkvOptions& options) : options_(options) {}
