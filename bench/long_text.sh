@@ -3,7 +3,7 @@
 # those before them: SmolLM2-135M-Instruct (scripts/get_model.sh smollm2) on questions over whole
 # articles of XQuAD.
 #   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE]
-#                      [--lead-in | --joined] [--contexts LIST]
+#                      [--lead-in | --joined] [--contexts LIST] [--any-build]
 # FOLDER holds xquad_en.json.gz. N questions (150) of every other article are asked over it and two
 # others, cut into chunks of 512 tokens. The chunks are read behind each other (context_tokens 4096)
 # for all strategies: a fifth and 16 % of the KV chosen by 'samkv', a fifth by its published score
@@ -22,6 +22,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --lead-in) lead_in=(--lead-in); contexts=4096 ;;
+    --any-build) any=(--any-build) ;;
     --joined) joined=(--joined); contexts=4096 ;;
     --contexts) contexts="${2:?--contexts needs numbers}"; shift ;;
     *) shared_option "$1" "${2:-}"; shift ;;
@@ -48,7 +49,7 @@ for context in $contexts; do
   results+=("$work/$context.json")
   [ -d "$work/store.$context" ] || cp -r "$work/store" "$work/store.$context"
   "$quire" fidelity -m "$model" --suite "$work/questions.jsonl" --limit 0 \
-    --work "$work/store.$context" --context-tokens "$context" "${lead_in[@]}" \
+    --work "$work/store.$context" --context-tokens "$context" "${lead_in[@]}" "${any[@]}" \
     --strategies "$(strategies_of "$context")" \
     --json "$work/$context.json" >&2
 done

@@ -2,9 +2,11 @@
 #   --data FOLDER  the questions
 #   --work FOLDER  keeps the state, so that the same command goes on after an interruption
 #   --quire FILE   a finished program to measure with, in place of a new build
-# Sets data, work, quire and model; the working directory becomes the repository's root.
+#   --any-build    takes rows of the state that other builds and instruction sets measured; it
+#                  stands in `any`, for scripts whose runs are long
+# Sets data, work, quire, any and model; the working directory becomes the repository's root.
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; work=; quire=
+data=; work=; quire=; any=()
 model="$ROOT/models/smollm2"
 
 # shared_option OPTION VALUE: the script has no such option of its own.

@@ -3,6 +3,7 @@
 # (scripts/get_model.sh smollm2) on HotpotQA, 2WikiMultihopQA and MuSiQue.
 #   bench/real_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--labelled]
 #                      [--certify] [--strategies LIST] [--lead-in] [--related-tokens N]
+#                      [--any-build]
 # FOLDER holds hotpotqa_train100, 2wikimultihop_train500 and musique_train100 (.jsonl.gz). Questions
 # of odd rank are reported, N of each set at most (50, 60 of 2Wiki). Heads are chosen by sentences
 # that 'quire model calibrate' hides in the bundled sample; with --labelled by the questions of even
@@ -21,6 +22,7 @@ while [ $# -gt 0 ]; do
     --strategies) chosen="${2:?--strategies needs a list}"; shift ;;
     --lead-in) behind+=(--lead-in) ;;
     --related-tokens) behind+=(--related-tokens "${2:?--related-tokens needs a number}"); shift ;;
+    --any-build) any=(--any-build) ;;
     --labelled) labelled=yes ;;
     --certify) certify=yes; labelled=yes ;;
     *) shared_option "$1" "${2:-}"; shift ;;
@@ -57,7 +59,7 @@ list=(
   samkv:score=keys samkv_words
 )
 strategies="$(IFS=,; echo "${list[*]}")"
-measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0 "${behind[@]}")
+measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0 "${behind[@]}" "${any[@]}")
 report="$work/real_text$(IFS=; echo "${behind[*]}").json"  # each has rows of its own
 if [ "$certify" = yes ]; then
   strategies=reuse,samkv,prophetkv:r=0.15,prophetkv:r=0.4
