@@ -16,7 +16,7 @@
 
 #include "base/log.h"
 #include "cachestore/disk/folder/private_files.h"
-#include "cachestore/disk/log/folder_files.h"
+#include "cachestore/disk/folder/restoring.h"
 #include "cachestore/disk/log/log_pieces.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/store_folder.h"
@@ -207,10 +207,7 @@ Result<std::vector<BackupReport>> list_backups(const std::string& folder) {
 Result<BackupReport> restore_store(const std::string& folder, const std::string& path,
                                    std::uint32_t number) {
   QUIRE_ASSIGN_OR_RETURN(OpenBackups backups, open_backups(folder));
-  std::error_code ec;
-  if (fs::exists(path, ec) && !fs::is_empty(path, ec))
-    return Status(Code::kFailedPrecondition,
-                  "'" + path + "' is not empty: name a new folder, or move it away", "disk.path");
+  QUIRE_RETURN_IF_ERROR(check_restorable(path));
   if (number == 0) number = backups.newest();
   const auto found = std::ranges::find(backups.all, number, &::rocksdb::BackupInfo::backup_id);
   if (found == backups.all.end() && std::ranges::count(backups.unusable, number) == 0)
@@ -223,23 +220,16 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
     return Status(whole.code() == Code::kNotFound ? Code::kCorruption : whole.code(),
                   whole.message() + another_one(backups, number, folder), "from");
   const BackupReport report = report_of(*found, backups.all.size());
-  Status restored;
-  {
-    QUIRE_ASSIGN_OR_RETURN(const StoreFolder made, StoreFolder::open(path, /*read_only=*/false));
-    restored = to_status(backups.engine->RestoreDBFromBackup(number, made.db(), made.db()),
-                         "restore");
-    if (restored.ok()) restored = made.say_restored();
-  }
-  if (!restored.ok()) {
-    // Half a store is of no use, and would be in the way of another try. Threads of the engine may
-    // still copy other files, so it ends first.
-    backups.engine.reset();
-    const auto entries = files_in(path);
-    if (!entries.ok()) return restored;
-    for (const fs::path& entry : *entries) fs::remove_all(entry, ec);
-    return restored;
-  }
-  return report;
+  QUIRE_ASSIGN_OR_RETURN(const StoreFolder made,
+                         StoreFolder::open(path, /*read_only=*/false, FolderUse::kRestore));
+  Status restored = to_status(backups.engine->RestoreDBFromBackup(number, made.db(), made.db()),
+                              "restore");
+  if (restored.ok()) restored = made.end_restore();
+  if (restored.ok()) return report;
+  // Threads of the engine may still copy other files, so it ends first.
+  backups.engine.reset();
+  made.abandon_restore();
+  return restored;
 }
 
 }  // namespace quire

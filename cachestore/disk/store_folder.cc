@@ -22,6 +22,7 @@
 #include "cachestore/disk/folder/private_files.h"
 #include "cachestore/disk/folder/record_files.h"
 #include "cachestore/disk/folder/replacement.h"
+#include "cachestore/disk/folder/restoring.h"
 #include "cachestore/disk/folder/store_marker.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/log/hex_checksum.h"
@@ -41,7 +42,8 @@ Result<bool> is_empty_folder(const std::string& path) {
   QUIRE_ASSIGN_OR_RETURN(const auto files, files_in(path));
   return std::ranges::all_of(files, [](const std::filesystem::path& file) {
     const std::string name = file.filename().string();
-    return name == "lost+found" || name == "LOCK" || name == "STORE.tmp";
+    return name == "lost+found" || name == "LOCK" || name == "STORE.tmp" ||
+           "/" + name == kRestoringName;
   });
 }
 
@@ -190,10 +192,12 @@ std::uint64_t directory_bytes(const std::string& path) {
   return total;
 }
 
-Status StoreFolder::say_restored() const {
+Status StoreFolder::end_restore() const {
   QUIRE_RETURN_IF_ERROR(write_private_file(root_ + kRestoredName, ""));
-  return sync_folder(root_);
+  return quire::end_restore(root_);
 }
+
+void StoreFolder::abandon_restore() const { quire::abandon_restore(root_); }
 
 Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, FolderUse use) {
   if (path.empty()) return Status::invalid("disk.path", "must name a folder");
@@ -201,6 +205,7 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, F
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   QUIRE_RETURN_IF_ERROR(check_folder(root, read_only, use));
   if (read_only) {
+    if (is_restoring(root)) return half_restored(root);
     QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_at_folder(root, kStoreLayoutVersion));
     if (!look.is_store)
       return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
@@ -210,9 +215,16 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, F
   }
   // What is refused stays as it is. The lock comes before all that is written, and before what is
   // taken for damage: another process may be writing it.
-  QUIRE_RETURN_IF_ERROR(look_before_writing(root).status());
+  if (use == FolderUse::kRestore)
+    QUIRE_RETURN_IF_ERROR(check_restorable(root));
+  else if (!is_restoring(root))
+    QUIRE_RETURN_IF_ERROR(look_before_writing(root).status());
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
   StoreFolder folder(std::move(root), fd);
+  if (use == FolderUse::kRestore)
+    QUIRE_RETURN_IF_ERROR(begin_restore(folder.root()));
+  else if (is_restoring(folder.root()))
+    return half_restored(folder.root());
   QUIRE_ASSIGN_OR_RETURN(const FolderLook look, look_before_writing(folder.root()));
   if (use == FolderUse::kLook) {
     if (!folder.is_replacing()) return folder;

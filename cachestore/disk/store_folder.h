@@ -23,8 +23,9 @@ std::uint64_t directory_bytes(const std::string& path);
 /// What a folder is opened for.
 enum class FolderUse : std::uint8_t {
   kStore,
-  kRepair,  ///< the record need not be what was sealed
-  kLook,    ///< of a repair that changes nothing: the same, and damage stays as it is
+  kRepair,   ///< the record need not be what was sealed
+  kLook,     ///< of a repair that changes nothing: the same, and damage stays as it is
+  kRestore,  ///< a backup is put there: what an interrupted restore left is deleted
 };
 
 /// A checked and locked store folder. The lock is held while the object lives. Threads: const
@@ -36,7 +37,8 @@ class StoreFolder {
   /// or locked. Errors: see open_store.
   /// Once it is locked, what is damaged besides the record is mended (mend_folder.h), but for
   /// kLook: then a folder that is missing is kNotFound, and an interrupted repair
-  /// kFailedPrecondition.
+  /// kFailedPrecondition. A folder in which a restore has not ended is kFailedPrecondition but for
+  /// kRestore, which takes no other folder that holds anything.
   static Result<StoreFolder> open(const std::string& path, bool read_only,
                                   FolderUse use = FolderUse::kStore);
 
@@ -84,12 +86,19 @@ class StoreFolder {
   /// Moves the record with the files beside it to a new folder `name` in this one, and returns
   /// that. Errors: kIo.
   Result<std::string> set_record_aside(const std::string& name) const;
+
+  // ---- for the restore (restoring.h) ----
+  /// Notes that the record came from a backup, and that all of it is there. Errors: kIo,
+  /// kResourceExhausted.
+  Status end_restore() const;
+  /// Deletes what was restored.
+  void abandon_restore() const;
+
+  // ---- for the copy of the record ----
   /// Returns whether the record came from a backup and its copy has not learned that yet; the
   /// second one says that it has.
   bool was_restored() const;
   void forget_restored() const;
-  /// Notes that the record came from a backup.
-  Status say_restored() const;
   /// Returns whether the record has lost writes, which its copy, that could not be opened since,
   /// may have; the others note and forget that.
   bool wants_copy() const;

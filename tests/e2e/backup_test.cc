@@ -1,4 +1,5 @@
 // Backups that a running service makes, by the clock and on request, and a store made of one.
+#include <csignal>
 #include <fstream>
 
 #include "tests/support/service_process.h"
@@ -103,6 +104,32 @@ TEST_F(Backup, ARestoreThatFailedCanBeRepeated) {
   EXPECT_TRUE(fs::is_empty(restored));
   const auto back = store({"restore", backups, "-p", restored});
   EXPECT_EQ(back.exit_code, 0) << back.err;
+}
+
+TEST_F(Backup, ARestoreThatWasKilledIsNoStoreAndCanBeRepeated) {
+  service.start(folder.path() / "store", {"--backup.path=" + backups, "--backup.every_hours=0"});
+  ASSERT_EQ(post("a", "The first text."), 200);
+  (void)service.json("POST", "/v1/admin/backup");
+  EXPECT_EQ(service.stop(), 0);
+  // A signal ends it at the first file that is longer than the limit.
+  const std::string restored = (folder.path() / "restored").string();
+  const std::string killed = "ulimit -c 0 -f 1; exec \"$0\" store restore \"$1\" -p \"$2\"";
+  const auto half = run_process({"/bin/bash", "-c", killed, QUIRE_BINARY, backups, restored});
+  EXPECT_EQ(half.exit_code, -1000 - SIGXFSZ) << half.out << half.err;
+  EXPECT_TRUE(fs::exists(restored + "/db")) << "it had begun";
+  const auto look = store({"stats", "-p", restored});
+  EXPECT_EQ(look.exit_code, 1) << look.out;
+  EXPECT_NE(look.err.find("quire store restore"), std::string::npos) << look.err;
+  const auto refused = run_process({QUIRE_BINARY, "serve", "--server.port=0",
+                                    "--disk.path=" + restored, "--disk.on_damage=salvage"});
+  EXPECT_EQ(refused.exit_code, 1) << refused.out;
+  EXPECT_NE(refused.err.find("quire store restore"), std::string::npos) << refused.err;
+  const auto back = store({"restore", backups, "-p", restored});
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  ServiceProcess again;
+  again.start(restored);
+  EXPECT_EQ(again.call("GET", "/v1/documents/a/content").body, "The first text.");
+  EXPECT_EQ(again.stop(), 0);
 }
 
 }  // namespace

@@ -1240,6 +1240,37 @@ TEST_F(StoreDamage, AnOlderBackupCanBeRestoredAndADamagedOneNamesIt) {
   EXPECT_EQ(documents(**store).size(), 2u);
 }
 
+/// A kill leaves files without CURRENT and half of a manifest, as a power failure leaves them of a
+/// whole record, too.
+TEST_F(StoreDamage, HalfOfABackupIsNoStoreAndTheNextRestoreEndsIt) {
+  const std::string backups = folder.path("backups"), restored = folder.path("restored");
+  {
+    auto store = open_admin_store(options);
+    ASSERT_OK(store);
+    for (std::uint64_t i = 0; i < 5; ++i) ASSERT_OK(test::put_document(**store, id_of(i), {i}));
+    ASSERT_OK((*store)->backup(backups, 0));
+  }
+  ASSERT_OK(restore_store(backups, restored));
+  fs::remove(restored + "/db/CURRENT");
+  for (const auto& e : fs::directory_iterator(restored + "/db"))
+    if (e.path().filename().string().starts_with("MANIFEST-")) spoil(e.path(), /*cut=*/true);
+  write(restored + "/RESTORING", "");
+  options.path = restored;
+  for (const bool read_only : {false, true}) {
+    options.read_only = read_only;
+    const auto opened = open();
+    EXPECT_EQ(opened.code(), Code::kFailedPrecondition) << opened.status().to_string();
+    EXPECT_NE(opened.status().message().find("quire store restore"), std::string::npos);
+  }
+  options.read_only = false;
+  for (const bool dry_run : {true, false})
+    EXPECT_EQ(repair_store({restored, dry_run}).code(), Code::kFailedPrecondition);
+  ASSERT_OK(restore_store(backups, restored));
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 5u);
+}
+
 /// Tables that an earlier backup has are not copied again, so a rotten one would spoil every later
 /// backup.
 TEST_F(StoreDamage, ARottenTableOfEarlierBackupsIsCopiedAgain) {
