@@ -10,6 +10,8 @@ FILES = (
     ("/store/repair", "repair"),
     ("/damaged-", "repair"),
     ("NEW_RECORD", "repair"),
+    ("RESTORING", "note of a restore"),
+    ("RESTORED", "note of a restore"),
     ("LEDGER", "ledger"),
     ("LOST_WRITES", "ledger"),
     ("EDITS", "note of edits"),

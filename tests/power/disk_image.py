@@ -368,5 +368,19 @@ def copy_folder(source, to):
             copy_sparse(entry.path, target)
 
 
+def cut_power(folder, before, notes, rng):
+    """Makes of a folder what a disk may hold after the power failed under a program that was
+    killed, from its notes. `before`: the folder before that. Returns what is wrong with the notes,
+    if anything is."""
+    disk = Disk(before, rng.random() < 0.4)
+    disk.replay(read_notes(notes))
+    if wrong := disk.check_against(folder):
+        return wrong
+    disk.fail(rng)
+    remove_folder(folder)
+    disk.write(folder)
+    return None
+
+
 def remove_folder(path):
     shutil.rmtree(path, ignore_errors=True)

@@ -28,7 +28,9 @@ service stops, and of what was not synced only the seal survives. Some later one
 Some clients export documents, import them again and make backups, and sometimes the store is
 repaired before it starts, and the repair killed. Backups lie beside the store, on the disk that
 dies or fails. The newest one is restored now and then: it must hold documents as they were while it
-was made, and be the last one that was acknowledged, or a later one.
+was made, and be the last one that was acknowledged, or a later one. With `--die power` and `--die
+kill` restores are killed before, with the power or without: what they leave opens as a whole store
+or not at all, and another restore ends it.
 
 The result counts in which work of the service the call fell at which it died (deaths.py), and what
 its clients were waiting for.
@@ -99,7 +101,7 @@ class Rounds:
         self.checks = Checks(self.expected, self.reference, self.counts)
         self.repairs = Repairs(options, folder, self.counts, self.deaths)
         strict = options.die in ("power", "kill")
-        self.restores = Restores(options, folder, self.reference, self.counts, strict)
+        self.restores = Restores(options, folder, self.reference, self.counts, self.deaths, strict)
         self.state = None  # what a round needs to be replayed, once the service has died
         self.said = Counter()  # warnings and errors of the services that started after a failure
         self.starts_ms = []
@@ -539,13 +541,13 @@ class Rounds:
             return
         folder = os.path.join(self.options.keep, str(number))
         os.makedirs(folder, exist_ok=True)
-        for name in ("disk", "work", "image"):
+        for name in ("disk", "work", "image", "restored"):
             to = os.path.join(folder, name)
             disk_image.remove_folder(to)
             if os.path.isdir(self.path(name)):
                 disk_image.copy_folder(self.path(name), to)
         logs = [log_name(name, age) for name in LOGS for age in range(OLD_LOGS + 1)]
-        for name in ("notes", "repair.notes", *logs):
+        for name in ("notes", "repair.notes", "restore.notes", *logs):
             if os.path.exists(self.path(name)):
                 disk_image.copy_sparse(self.path(name), os.path.join(folder, name))
         if self.state:

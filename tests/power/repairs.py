@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
 
 import deaths
 import disk_image
 from checks import Failed
-from service import wait_for_end
+from service import run_cut
 
 LAST_CALLS = 25
 
@@ -27,20 +26,9 @@ class Repairs:
         command = [self.options.binary, "store", "repair", "--apply", "--path", store]
         if with_copy:
             command += ["--copy", store + "-copy"]
-        environment = dict(os.environ)
-        if cut_at is not None:
-            environment |= {
-                "LD_PRELOAD": self.options.layer,
-                "QUIRE_POWER_FOLDER": os.path.dirname(store),
-                "QUIRE_POWER_NOTES": self.path("repair.notes"),
-                "QUIRE_POWER_CUT_AT": str(cut_at),
-            }
-        log = self.path("repair.log")
+        notes, log = self.path("repair.notes"), self.path("repair.log")
         with open(log, "ab") as out:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
-            )
-            code = wait_for_end(process, log)
+            code = run_cut(self.options.layer, command, os.path.dirname(store), notes, cut_at, out)
         if code == -signal.SIGKILL and cut_at:
             self.counts["repairs killed"] += 1
             self.fell[f"repair: {deaths.death(self.path('repair.notes'))}"] += 1
@@ -72,10 +60,5 @@ class Repairs:
             if not power or code != -signal.SIGKILL:
                 continue
             self.counts["repairs without power"] += 1
-            disk = disk_image.Disk(before, rng.random() < 0.4)
-            disk.replay(disk_image.read_notes(self.path("repair.notes")))
-            if wrong := disk.check_against(folder):
+            if wrong := disk_image.cut_power(folder, before, self.path("repair.notes"), rng):
                 raise Failed(f"the notes of a repair are not what happened: {wrong}")
-            disk.fail(rng)
-            disk_image.remove_folder(folder)
-            disk.write(folder)

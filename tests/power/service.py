@@ -40,6 +40,24 @@ def wait_for_end(process, log):
     raise Stuck(f"{' '.join(process.args[:3])} did not end within a minute: see {log}")
 
 
+def run_cut(layer, command, folder, notes, cut_at, out):
+    """Runs a command that writes its output to a file and returns its exit code. It is killed at
+    the call `cut_at` that changes something below `folder` (0: at none), and its calls are noted;
+    None: it is not watched."""
+    environment = dict(os.environ)
+    if cut_at is not None:
+        environment |= {
+            "LD_PRELOAD": layer,
+            "QUIRE_POWER_FOLDER": folder,
+            "QUIRE_POWER_NOTES": notes,
+            "QUIRE_POWER_CUT_AT": str(cut_at),
+        }
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+    )
+    return wait_for_end(process, out.name)
+
+
 class Service:
     """A service on a store. `watched` holds the environment of unsynced_layer.cc, or is empty."""
 
