@@ -23,10 +23,10 @@ struct BackupReport {
 Result<std::vector<BackupReport>> list_backups(const std::string& folder);
 
 /// Makes a store in `path`, which must be missing or empty, of a backup in `folder`: that of
-/// `number`, or the newest one (0). Every file is checked first. After a crash nothing opens what is
-/// there, and the next call begins anew in it. Errors: kNotFound (no such backup), kCorruption (it
-/// is damaged; the message names the newest one that is whole), kFailedPrecondition (`path` holds
-/// something), kIo, kResourceExhausted.
+/// `number`, or the newest one (0). Every file is checked first. After a crash nothing opens what
+/// is there, and the next call begins anew in it. Errors: kNotFound (no such backup), kCorruption
+/// (it is damaged; the message names the newest one that is whole), kFailedPrecondition (`path`
+/// holds something), kIo, kResourceExhausted.
 Result<BackupReport> restore_store(const std::string& folder, const std::string& path,
                                    std::uint32_t number = 0);
 

@@ -153,7 +153,8 @@ Result<bool> RecordCheck::only_the_end_is_torn(::rocksdb::DBOptions options,
     const Onlooker look(options, folder_.db(), families);
     if (!look.db) return false;
     WriteLedger ledger;
-    if (!ledger.open(folder_.ledger()).ok() || ledger.compare(kNumFamilies, look.slots()).count > 0)
+    if (!ledger.open(folder_.ledger(), 0, folder_.ledger_twin()).ok() ||
+        ledger.compare(kNumFamilies, look.slots()).count > 0)
       return false;
     last = WriteLedger::last_present(kNumFamilies, look.slots());
   }
@@ -206,7 +207,7 @@ Status RecordCheck::check_gaps(::rocksdb::DBOptions options, const Families& fam
       QUIRE_ASSIGN_OR_RETURN(gap, find_gap(options, families, first_log));
       if (!gap) return {};
       WriteLedger ledger;
-      QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
+      QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger(), 0, folder_.ledger_twin()));
       for (const std::string& record : gap->behind)
         for (const std::uint64_t number : WriteLedger::numbers_in(record)) behind.insert(number);
       acknowledged = std::ranges::any_of(

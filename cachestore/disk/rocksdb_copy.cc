@@ -448,12 +448,14 @@ void RecordCopy::close(RecordDatabase& records) {
   folder_->seal();
 }
 
-std::int64_t newest_in_ledger(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+std::int64_t newest_in_ledger(const StoreFolder& folder) {
   std::int64_t newest = 0;
-  for (const WriteLedger::Entry& entry : WriteLedger::parse(bytes))
-    newest = std::max(newest, entry.ms);
+  for (const std::string& path : {folder.ledger(), folder.ledger_twin()}) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    for (const WriteLedger::Entry& entry : WriteLedger::parse(bytes))
+      newest = std::max(newest, entry.ms);
+  }
   return newest;
 }
 
@@ -484,7 +486,7 @@ std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::
     *why = status.message();
     return nullptr;
   }
-  *last_ms = newest_in_ledger(folder.ledger());
+  *last_ms = newest_in_ledger(folder);
   return db;
 }
 

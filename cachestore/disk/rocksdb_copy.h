@@ -118,7 +118,7 @@ class RecordCopy {
 /// how many writes it lacks. `last_ms` receives the time of its newest write.
 std::unique_ptr<RecordDatabase> open_whole_copy(const StoreFolder& folder, std::string* why,
                                                 std::int64_t* last_ms);
-/// Returns the time of the newest entry of a ledger's file; 0: it has none.
-std::int64_t newest_in_ledger(const std::string& path);
+/// Returns the time of the newest entry of a record's ledger; 0: it has none.
+std::int64_t newest_in_ledger(const StoreFolder& folder);
 
 }  // namespace quire::rocksdb_internal

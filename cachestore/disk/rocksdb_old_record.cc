@@ -323,7 +323,7 @@ LostWrites OldRecord::missing_in_logs(const WriteLedger& ledger) const {
 Status OldRecord::compare_ledger() {
   if (!old_.db) return {};
   WriteLedger ledger;
-  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
+  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger(), 0, folder_.ledger_twin()));
   LostWrites lost = ledger.compare(kNumFamilies, [&](int kind, std::size_t slot) {
     auto* const handle = old_.handles[at(kind)];
     return handle ? slot_number(*old_.db, handle, slot) : 0;

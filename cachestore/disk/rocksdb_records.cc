@@ -105,7 +105,7 @@ Status RecordDatabase::open() {
     log_lost(
         "an earlier start found that writes are lost, and no service was ready since to say so",
         folder_.db(), earlier);
-  QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger(), losses_.compared()));
+  QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger(), losses_.compared(), folder_.ledger_twin()));
   return check_ledger(torn_writes());
 }
 
@@ -401,7 +401,7 @@ std::uint64_t RecordDatabase::last_present() {
 
 Result<LostWrites> RecordDatabase::look_for_lost_writes() {
   WriteLedger ledger;
-  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger(), losses_.compared()));
+  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger(), losses_.compared(), folder_.ledger_twin()));
   LostWrites lost = losses_.shown();
   lost.add(ledger.compare(kNumFamilies, [this](int family, std::size_t slot) {
     return slot_number(*db_, handles_[family_cf(Family(family))], slot);

@@ -207,7 +207,7 @@ std::unique_ptr<RecordDatabase> Salvage::open_copy() {
                         .ok();
   if (const auto text = record::decode_opaque(stored); read && text.ok())
     mark = CopyMark::parse(*text);
-  const std::int64_t newest = newest_in_ledger(folder_.ledger());
+  const std::int64_t newest = newest_in_ledger(folder_);
   std::string why;
   auto folder = StoreFolder::open(options_.copy_path, /*read_only=*/true);
   if (folder.ok()) {

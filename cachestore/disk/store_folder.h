@@ -50,8 +50,10 @@ class StoreFolder {
   std::string db() const { return root_ + "/db"; }            ///< log, manifest and records
   std::string extents() const { return root_ + "/extents"; }  ///< values of all segments
   std::string ledger() const { return root_ + "/LEDGER"; }    ///< of WriteLedger
-  std::string edits() const { return root_ + "/EDITS"; }      ///< of ManifestNote
-  std::string work() const;                                   ///< in which a repair works
+  /// Its twin, which goes where the record goes.
+  std::string ledger_twin() const { return db() + "/LEDGER"; }
+  std::string edits() const { return root_ + "/EDITS"; }  ///< of ManifestNote
+  std::string work() const;                               ///< in which a repair works
   /// Of UntoldLosses.
   std::string lost_writes() const { return root_ + "/LOST_WRITES"; }
   /// Folders of layout 1; they exist only until its segments are moved.

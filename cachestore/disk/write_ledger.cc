@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
+
 namespace quire {
 namespace {
 
@@ -30,31 +32,52 @@ Status failed(const std::string& path) {
   return Status(Code::kIo, "cannot write '" + path + "': " + std::strerror(errno), "disk.path");
 }
 
+int open_file(const std::string& path) {
+  return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
 }  // namespace
 
 WriteLedger::~WriteLedger() {
-  if (fd_ < 0) return;
-  (void)::fdatasync(fd_);
-  ::close(fd_);
+  for (const File& file : files_) {
+    (void)::fdatasync(file.fd);
+    ::close(file.fd);
+  }
 }
 
-Status WriteLedger::open(const std::string& path, std::uint64_t compared) {
-  path_ = path;
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd_ < 0) return failed(path);
+Status WriteLedger::open(const std::string& path, std::uint64_t compared, const std::string& twin) {
+  const int fd = open_file(path);
+  if (fd < 0) return failed(path);
+  files_.push_back({path, fd});
+  if (!twin.empty()) {
+    if (const int second = open_file(twin); second >= 0)
+      files_.push_back({twin, second});
+    else
+      log_warning("acknowledged writes are noted in one place only",
+                  {{"path", path}, {"reason", failed(twin).message()}});
+  }
   read(compared);
   return {};
 }
 
-void WriteLedger::read(std::uint64_t compared) {
+void WriteLedger::read_file(const File& file, std::vector<Entry>* out) {
   std::array<char, kEntries * kEntryBytes> bytes;
   std::size_t size = 0;
   for (ssize_t n = 0; size < bytes.size(); size += static_cast<std::size_t>(n)) {
-    n = ::pread(fd_, bytes.data() + size, bytes.size() - size, static_cast<off_t>(size));
+    n = ::pread(file.fd, bytes.data() + size, bytes.size() - size, static_cast<off_t>(size));
     if (n <= 0) break;
   }
-  entries_ = parse({bytes.data(), size});
+  const auto entries = parse({bytes.data(), size});
+  out->insert(out->end(), entries.begin(), entries.end());
+}
+
+void WriteLedger::read(std::uint64_t compared) {
+  entries_.clear();
+  for (const File& file : files_) read_file(file, &entries_);
   std::erase_if(entries_, [compared](const Entry& e) { return e.number <= compared; });
+  std::ranges::sort(entries_, {}, &Entry::number);
+  const auto same = [](const Entry& a, const Entry& b) { return a.number == b.number; };
+  entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
   last_ = std::max(last_.load(), compared);
 }
 
@@ -133,7 +156,10 @@ LostWrites WriteLedger::compare(int num_families, const SlotReader& read) {
 
 Status WriteLedger::forget() {
   entries_.clear();
-  return ::ftruncate(fd_, 0) == 0 && ::fsync(fd_) == 0 ? Status() : failed(path_);
+  Status status;
+  for (const File& file : files_)
+    if (::ftruncate(file.fd, 0) != 0 || ::fsync(file.fd) != 0) status = failed(file.path);
+  return status;
 }
 
 WriteLedger::Turn WriteLedger::next() {
@@ -153,8 +179,9 @@ void WriteLedger::add(std::uint64_t number, Families families, std::int64_t now_
   put(bytes.data() + 8, static_cast<std::uint64_t>(now_ms), 8);
   put(bytes.data() + 16, families, 4);
   put(bytes.data() + kHashedBytes, XXH3_64bits(bytes.data(), kHashedBytes), 8);
-  (void)!::pwrite(fd_, bytes.data(), bytes.size(),
-                  static_cast<off_t>(number % kEntries * kEntryBytes));
+  for (const File& file : files_)
+    (void)!::pwrite(file.fd, bytes.data(), bytes.size(),
+                    static_cast<off_t>(number % kEntries * kEntryBytes));
 }
 
 std::string WriteLedger::slot_key(std::size_t slot) { return {'\0', static_cast<char>(slot)}; }

@@ -25,6 +25,9 @@ namespace quire {
 /// An entry is written after its write was acknowledged and is not synchronized: after a loss of
 /// power the ledger may know less than the database, never more.
 ///
+/// The file may have a twin, which gets the same entries. What either has counts, so damage of one
+/// of them hides no loss.
+///
 /// Threads: next() and add() concurrently, the rest while nobody else uses it.
 class WriteLedger {
  public:
@@ -48,9 +51,10 @@ class WriteLedger {
   WriteLedger& operator=(const WriteLedger&) = delete;
   ~WriteLedger();
 
-  /// Opens the file, which is made if there is none, and reads it. Errors: kIo.
-  Status open(const std::string& path, std::uint64_t compared = 0);
-  /// Reads the entries of the file. Damaged ones count for nothing, nor do those of writes up to
+  /// Opens the file and its twin (empty: none), which are made if there are none, and reads them. A
+  /// twin that cannot be opened is left out, with a warning. Errors: kIo.
+  Status open(const std::string& path, std::uint64_t compared = 0, const std::string& twin = {});
+  /// Reads the entries of the files. Damaged ones count for nothing, nor do those of writes up to
   /// number `compared`, whose loss is known; later writes have larger numbers.
   void read(std::uint64_t compared);
   /// Returns the numbers of writes in a part of a log of RocksDB, in their order. Few of them are
@@ -66,7 +70,7 @@ class WriteLedger {
   /// Compares the entries with the database, and goes on after the largest number that they or the
   /// database have.
   LostWrites compare(int num_families, const SlotReader& read);
-  /// Forgets the entries, also those in the file. What is lost of them must be on stable storage
+  /// Forgets the entries, also those in the files. What is lost of them must be on stable storage
   /// elsewhere (untold_losses.h). Errors: kIo.
   Status forget();
 
@@ -93,8 +97,13 @@ class WriteLedger {
   static bool is_slot_key(std::string_view key) { return key.starts_with('\0'); }
 
  private:
-  std::string path_;
-  int fd_ = -1;
+  struct File {
+    std::string path;
+    int fd = -1;
+  };
+  static void read_file(const File& file, std::vector<Entry>* out);
+
+  std::vector<File> files_;     ///< that are open
   std::vector<Entry> entries_;  ///< as read
   std::atomic<std::uint64_t> last_{0};
   struct Slot {

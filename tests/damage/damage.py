@@ -4,7 +4,9 @@ import os
 
 PAGE = 4096
 # The record is what is in db/, without these, which are no part of it.
-OUTSIDE = ("LOCK", "IDENTITY", "OPTIONS", "LOG")
+OUTSIDE = ("LOCK", "IDENTITY", "OPTIONS", "LOG", "LEDGER")
+# What counts the writes of the log.
+LEDGERS = ("LEDGER", "db/LEDGER")
 
 
 def in_record(name):
@@ -62,27 +64,44 @@ def other_file(data, _, other):
 KINDS = (one_bit, one_bit, some_bytes, zero_page, swapped_pages, cut, emptied, longer, other_file)
 
 
+def damage(store, name, rng):
+    """Damages a file, which is named from the store's folder. Returns what was done."""
+    path = os.path.join(store, name)
+    if rng.random() < 0.1:
+        os.remove(path)
+        return "removed"
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    with open(os.path.join(store, rng.choice(files_of(store))), "rb") as file:
+        other = file.read()
+    kind = rng.choice(KINDS) if data else longer
+    kind(data, rng, other)
+    with open(path, "wb") as file:
+        file.write(data)
+    return kind.__name__.replace("_", " ")
+
+
 def choose(store, rng, count):
-    """Damages so many files, those with documents twice as often as others. Returns their names,
-    from the store's folder, and what was done."""
+    """Damages so many files, those with documents twice as often as others. Returns their names and
+    what was done."""
     names = files_of(store)
     weights = [2 if in_record(name) else 1 for name in names]
+    return [
+        (name, damage(store, name, rng))
+        for name in rng.choices(names, weights, k=count)
+        if os.path.exists(os.path.join(store, name))
+    ]
+
+
+def choose_log_and(store, ledgers, rng):
+    """Cuts or empties the newest log and damages the files that count its writes. Returns their
+    names and what was done."""
+    names = files_of(store)
+    logs = [name for name in names if in_record(name) and name.endswith(".log")]
     done = []
-    for name in rng.choices(names, weights, k=count):
-        path = os.path.join(store, name)
-        if not os.path.exists(path):
-            continue
-        if rng.random() < 0.1:
-            os.remove(path)
-            done.append((name, "removed"))
-            continue
-        with open(path, "rb") as file:
-            data = bytearray(file.read())
-        with open(os.path.join(store, rng.choice(files_of(store))), "rb") as file:
-            other = file.read()
-        kind = rng.choice(KINDS) if data else longer
-        kind(data, rng, other)
-        with open(path, "wb") as file:
-            file.write(data)
-        done.append((name, kind.__name__.replace("_", " ")))
-    return done
+    for name in logs[-1:]:
+        with open(os.path.join(store, name), "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.truncate(rng.choice((0, rng.randrange(size + 1))))
+        done.append((name, "cut"))
+    return done + [(name, damage(store, name, rng)) for name in ledgers if name in names]

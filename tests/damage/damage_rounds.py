@@ -5,12 +5,14 @@
                      [--rounds N] [--first N] [--seed N] [--keep FOLDER] [--failures N] [--json]
 
 Clients fill a store (the writers of tests/power). A round copies it, damages one file or two
-(damage.py), and starts a service on it with one of the values of `disk.on_damage`. Damage outside
-the record may keep no service from starting. Where the record is damaged a service may refuse,
-naming `quire store repair`, and must start after it. Then each document must be as it was
-acknowledged, or what happened to it must be said: by id in the report of the repair, by a number in
-`/healthz`, or by an error of the request. Text that nobody wrote, and an answer that is not that of
-a whole store, are never right.
+(damage.py), or the log with one or both of the files that count its writes, and starts a service on
+it with one of the values of `disk.on_damage`. Damage outside the record may keep no service from
+starting. Where the record is damaged a service may refuse, naming `quire store repair`, and must
+start after it. Then each document must be as it was acknowledged, or what happened to it must be
+said: by id in the report of the repair, by a number in `/healthz`, or by an error of the request.
+Only where the log and both files that count its writes are damaged a loss may be silent, and it is
+counted by that name. Text that nobody wrote, and an answer that is not that of a whole store, are
+never right.
 
 With --layer, the library of tests/power, `quire store repair --apply` is killed at calls that
 change a file, in some rounds together with the power. Then either a service starts on what it left
@@ -37,10 +39,11 @@ from losses import Remembered, look_at, said, untold
 from repairs import Repairs
 from service import Client, Gone, Service, StartFailed, wait_for_end
 
-from damage import choose, in_record
+from damage import LEDGERS, choose, choose_log_and, in_record
 
 WRITERS = 4
 ROUNDS_A_STORE = 10
+TOGETHER = 0.2  # share of rounds that damage the log with what counts its writes
 LOGS = ("check.log", "repair.log", "after.log", "again.log")
 MODES = ("refuse", "salvage", "text_only")
 
@@ -102,7 +105,14 @@ class Rounds:
         disk_image.remove_folder(work)
         disk_image.copy_folder(self.path("whole"), work)
         store = os.path.join(work, "store")
-        damaged = choose(store, rng, 2 if rng.random() < 0.3 else 1)
+        # Of its own, so that other rounds are as they would be without these.
+        together = random.Random(f"{self.options.seed}/{number}/together")
+        if together.random() < TOGETHER:
+            ledgers = together.choice((LEDGERS[:1], LEDGERS[1:], LEDGERS))
+            damaged = choose_log_and(store, ledgers, together)
+            self.counts[f"rounds of a log and {len(ledgers)} of its ledgers"] += 1
+        else:
+            damaged = choose(store, rng, 2 if rng.random() < 0.3 else 1)
         self.what = "; ".join(f"{kind} {name}" for name, kind in damaged)
         for name, kind in damaged:
             self.counts[f"damage: {kind}"] += 1
@@ -171,8 +181,8 @@ class Rounds:
                 elif general:
                     unnamed.append((name, end))
                     end += ", said by " + " and ".join(sorted(general))
-                elif self.ledger_is_gone(damaged):
-                    end += " with its ledger"
+                elif self.ledgers_are_gone(damaged):
+                    end += " silently, with both ledgers"
                 else:
                     wrong.append(f"{name} is {end} without a word")
             elif end == "wrong":
@@ -200,11 +210,12 @@ class Rounds:
         if wrong:
             raise Failed("; ".join(wrong))
 
-    def ledger_is_gone(self, damaged):
-        """Whether the log and what counts its writes are both damaged, which looks as if nothing
-        had been written."""
-        names = {os.path.basename(name) for name, _ in damaged}
-        return "LEDGER" in names and any(n.endswith(".log") or "MANIFEST" in n for n in names)
+    def ledgers_are_gone(self, damaged):
+        """Whether the log and all that counts its writes are damaged, which looks as if nothing had
+        been written."""
+        names = {name for name, _ in damaged}
+        log = any(in_record(n) and (n.endswith(".log") or "MANIFEST" in n) for n in names)
+        return log and names.issuperset(LEDGERS)
 
     def keep(self, number):
         if not self.options.keep:

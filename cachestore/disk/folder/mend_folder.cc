@@ -54,7 +54,7 @@ bool is_unfinished(const std::string& root, const std::vector<fs::path>& files,
                    const std::vector<std::string>& manifests) {
   std::error_code ec;
   if (manifests.size() != 1 || manifests.front() != "MANIFEST-000001") return false;
-  for (const char* name : {"/db/CURRENT", "/LEDGER", "/SEAL"})
+  for (const char* name : {"/db/CURRENT", "/db/LEDGER", "/LEDGER", "/SEAL"})
     if (fs::exists(root + name, ec)) return false;
   return std::ranges::none_of(files, [](const fs::path& file) {
     return file.extension() == ".log" || file.extension() == ".sst";
@@ -120,6 +120,7 @@ Status mend_folder(const std::string& root, std::vector<std::string>* found) {
   if (fs::is_regular_file(root + "/extents", ec))
     QUIRE_RETURN_IF_ERROR(set_aside(root + "/extents"));
   QUIRE_RETURN_IF_ERROR(only_a_file(db + "/LOCK"));
+  QUIRE_RETURN_IF_ERROR(only_a_file(db + "/LEDGER"));
   QUIRE_RETURN_IF_ERROR(only_a_file(db + "/IDENTITY"));
   if (fs::is_regular_file(db + "/IDENTITY", ec) && fs::file_size(db + "/IDENTITY", ec) == 0)
     fs::remove(db + "/IDENTITY", ec);

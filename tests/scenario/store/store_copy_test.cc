@@ -141,7 +141,7 @@ TEST_F(StoreCopy, BringsBackWhatTheLogLost) {
       write_documents(/*crash=*/false, 0, 4);
       write_documents(/*crash=*/true, 4, kDocuments - 4);
       damage(files(".log").back());
-      if (!ledger) fs::remove(options.path + "/LEDGER");
+      if (!ledger) empty_ledgers(options.path);
       expect_all(kDocuments, /*brought_back=*/true);
       expect_all(kDocuments, /*brought_back=*/false);
     }
@@ -181,7 +181,7 @@ TEST_F(StoreCopy, ARepairTakesNoCopyThatTheRecordWentOnWithout) {
   write_documents(/*crash=*/false, 0, 2);
   options.copy_path.clear();
   write_documents(/*crash=*/false, 2, 4);
-  write(options.path + "/LEDGER", "");  // as each start leaves it
+  empty_ledgers(options.path);  // as each start leaves it
   options.copy_path = copy;
   damage_manifest();
   EXPECT_EQ(open().code(), Code::kCorruption);
@@ -196,7 +196,7 @@ TEST_F(StoreCopy, ARepairAddsWhatTheRecordHasToACopyOfUnknownAge) {
   write_documents(/*crash=*/false, 0, 2);
   options.copy_path.clear();
   write_documents(/*crash=*/false, 2, 4);
-  write(options.path + "/LEDGER", "");
+  empty_ledgers(options.path);
   options.copy_path = copy;
   // Nothing says any more whether the record went on without the copy.
   damage_manifest();
@@ -220,11 +220,11 @@ TEST_F(StoreCopy, ARepairTakesNothingFromBehindAGapOfIt) {
   damage_manifest();
   for (const char* kind : {".sst", ".log"})
     for (const auto& file : files(kind)) fs::remove(file);
-  fs::remove(options.path + "/LEDGER");
+  empty_ledgers(options.path);
   for (const auto& e : fs::directory_iterator(options.copy_path + "/db")) {
     if (e.path().extension() == ".log") lose_a_record(e.path(), 300);
   }
-  write(options.copy_path + "/LEDGER", "");
+  empty_ledgers(options.copy_path);
   options.on_damage = OnDamage::kSalvage;
   auto store = open();
   ASSERT_OK(store);
@@ -492,7 +492,7 @@ TEST_F(StoreCopy, WhatOnlyItHasIsKeptWhereTheRecordWentOnWithoutIt) {
   write_documents(/*crash=*/false, 0, 4);
   write_documents(/*crash=*/true, 4, 4);
   fs::resize_file(files(".log").back(), 0);
-  fs::remove(options.path + "/LEDGER");  // so nobody knows of the loss
+  empty_ledgers(options.path);  // so nobody knows of the loss
   take_copy_away();
   expect_without_copy(4);
   write_documents(/*crash=*/true, 8, 1);

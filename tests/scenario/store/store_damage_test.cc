@@ -98,6 +98,51 @@ TEST_F(StoreDamage, ALostLogIsSaidByNumberAndTime) {
   }
 }
 
+TEST_F(StoreDamage, ALostLogIsSaidWhereOneOfItsLedgersIsDamaged) {
+  const std::pair<const char*, std::function<void(const fs::path&)>> damages[] = {
+      {"removed", [](const fs::path& file) { fs::remove(file); }},
+      {"emptied", [](const fs::path& file) { fs::resize_file(file, 0); }},
+      {"garbage", [](const fs::path& file) { write(file, std::string(40'000, 'x')); }},
+      {"a folder",
+       [](const fs::path& file) {
+         fs::remove(file);
+         fs::create_directory(file);
+       }},
+  };
+  for (const char* ledger : {"/LEDGER", "/db/LEDGER"}) {
+    for (const auto& [name, damage] : damages) {
+      SCOPED_TRACE(std::string(ledger) + " " + name);
+      fs::remove_all(options.path);
+      write_documents(/*crash=*/true, 0, 4);
+      write_documents(/*crash=*/true, 4, 4);
+      fs::resize_file(files(".log").back(), 0);
+      damage(options.path + ledger);
+      auto store = open();
+      ASSERT_OK(store);
+      EXPECT_EQ(documents(**store).size(), 4u);
+      EXPECT_EQ((*store)->lost_writes().count, 4u);
+      EXPECT_GT((*store)->lost_writes().first_ms, 0);
+    }
+  }
+}
+
+/// Damage of the manifest, so that a repair looks for what the log lost.
+TEST_F(StoreDamage, ARepairReadsBothLedgers) {
+  for (const char* ledger : {"/LEDGER", "/db/LEDGER"}) {
+    SCOPED_TRACE(ledger);
+    fs::remove_all(options.path);
+    write_documents(/*crash=*/true);
+    fs::resize_file(files(".log").back(), 0);
+    fs::remove(options.path + ledger);
+    const auto report = repair_store({options.path, /*dry_run=*/true});
+    ASSERT_OK(report);
+    EXPECT_TRUE(report->may_lack_documents);
+    EXPECT_TRUE(std::ranges::any_of(report->damage, [](const std::string& line) {
+      return line.starts_with("12 acknowledged writes are not in the log");
+    }));
+  }
+}
+
 TEST_F(StoreDamage, LossesOfSeveralStartsAddUp) {
   for (const std::uint64_t first : {0u, 4u}) {
     write_documents(/*crash=*/true, first, 4);
@@ -230,7 +275,7 @@ TEST_F(StoreDamage, ATornWriteThatMayHaveBeenAcknowledgedIsSaidOrRefused) {
   auto store = open();
   EXPECT_EQ(store.code(), Code::kCorruption) << "the ledger knows that it was acknowledged";
   // A power failure takes the ledger's last entries, too.
-  write(options.path + "/LEDGER", "");
+  empty_ledgers(options.path);
   store = open();
   ASSERT_OK(store);
   EXPECT_EQ(documents(**store).size(), kDocuments - 1);
@@ -302,7 +347,7 @@ TEST_F(StoreDamage, FirstWritesOfALogThatNothingAcknowledgedFollowsAreATornEnd) 
   lose_first_records(log, 5);
   const std::string before = read(log);
   ASSERT_EQ(open().code(), Code::kCorruption) << "the ledger knows of them";
-  write(options.path + "/LEDGER", "");
+  empty_ledgers(options.path);
   for (const bool read_only : {true, false}) {
     SCOPED_TRACE(read_only);
     options.read_only = read_only;
@@ -396,7 +441,7 @@ TEST_F(StoreDamage, AGapThatNothingAcknowledgedFollowsIsATornEnd) {
     const std::string before = read(log);
     ASSERT_EQ(open().code(), Code::kCorruption) << "the ledger knows of them";
     // A power failure takes the ledger's last entries, too.
-    write(options.path + "/LEDGER", "");
+    empty_ledgers(options.path);
     auto store = open();
     ASSERT_OK(store);
     const auto there = documents(**store);
@@ -414,7 +459,7 @@ TEST_F(StoreDamage, ACutThatAStartEndedBehindIsSaidByTheNextOne) {
   const std::string bytes = read(log);
   write(options.path + "/" + log.filename().string() + ".torn", bytes);
   fs::resize_file(log, log_records(bytes).ends.at(13));
-  write(options.path + "/LEDGER", "");  // it would tell of them
+  empty_ledgers(options.path);  // it would tell of them
   for (const bool read_only : {true, false}) {
     SCOPED_TRACE(read_only);
     options.read_only = read_only;
@@ -456,7 +501,7 @@ TEST_F(StoreDamage, WhoOnlyReadsStopsAtAGapThatNothingAcknowledgedFollows) {
   constexpr std::uint64_t kMany = 400;  // over many blocks of the log
   write_documents(/*crash=*/true, 0, kMany);
   lose_a_record(files(".log").front(), 200);
-  write(options.path + "/LEDGER", "");
+  empty_ledgers(options.path);
   options.read_only = true;
   std::uint64_t seen = 0;
   {
@@ -714,6 +759,8 @@ TEST_F(StoreDamage, WhatIsNoRecordNeverKeepsAStoreFromOpening) {
       {"SEAL is garbage", [&] { write(root + "/SEAL", "garbage"); }},
       {"LEDGER is a folder", [&] { in_its_place_a_folder(root + "/LEDGER"); }},
       {"LEDGER is garbage", [&] { write(root + "/LEDGER", std::string(40'000, 'x')); }},
+      {"the twin of LEDGER is a folder", [&] { in_its_place_a_folder(db + "/LEDGER"); }},
+      {"the twin of LEDGER is garbage", [&] { write(db + "/LEDGER", std::string(40'000, 'x')); }},
       {"LOST_WRITES is a folder", [&] { in_its_place_a_folder(root + "/LOST_WRITES"); }},
       {"EDITS is a folder", [&] { in_its_place_a_folder(root + "/EDITS"); }},
       {"EDITS is garbage", [&] { write(root + "/EDITS", std::string(40'000, 'x')); }},
@@ -801,7 +848,7 @@ TEST_F(StoreDamage, ARecordWhoseMakingWasCutOffIsBegunAnew) {
     EXPECT_OK(open());
   }
   // What has a log, or a ledger of acknowledged writes, was in use.
-  for (const std::string used : {"/db/000004.log", "/LEDGER"}) {
+  for (const std::string used : {"/db/000004.log", "/LEDGER", "/db/LEDGER"}) {
     fs::remove_all(options.path);
     fs::create_directories(db);
     write(options.path + "/STORE", "quire store layout 2\n");

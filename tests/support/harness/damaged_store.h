@@ -175,6 +175,10 @@ class StoreDamage : public ::testing::Test {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
+  /// Leaves a ledger without entries and its twin, as a power failure may.
+  static void empty_ledgers(const std::string& store) {
+    for (const char* name : {"/LEDGER", "/db/LEDGER"}) write(store + name, "");
+  }
   static void write(const fs::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <map>
@@ -129,6 +130,42 @@ TEST_F(WriteLedgerTest, DamagedEntriesCountForNothing) {
   EXPECT_EQ(check().count, 0u);
   std::ofstream(folder.path()) << "short";
   EXPECT_EQ(check().count, 0u);
+}
+
+TEST_F(WriteLedgerTest, WhatEitherOfBothFilesHasCounts) {
+  const std::string twin = folder.path("twin");
+  for (const std::string& damaged : {folder.path(), twin, std::string()}) {
+    SCOPED_TRACE(damaged);
+    slots.of.clear();
+    for (const std::string& path : {folder.path(), twin}) std::filesystem::remove(path);
+    {
+      WriteLedger ledger;
+      ASSERT_OK(ledger.open(folder.path(), 0, twin));
+      for (int i = 0; i < 10; ++i) ledger.add(ledger.next().number, 1, 1000 + i);
+    }
+    if (!damaged.empty()) std::ofstream(damaged) << "short";
+    WriteLedger ledger;
+    ASSERT_OK(ledger.open(folder.path(), 0, twin));
+    EXPECT_EQ(ledger.entries().size(), 10u) << "each counts once";
+    const LostWrites lost = ledger.compare(2, slots.reader());
+    EXPECT_EQ(lost.count, 10u);
+    EXPECT_EQ(lost.first_ms, 1000);
+    EXPECT_EQ(lost.last_ms, 1009);
+    ASSERT_OK(ledger.forget());
+    for (const std::string& path : {folder.path(), twin})
+      EXPECT_EQ(std::filesystem::file_size(path), 0u);
+  }
+}
+
+TEST_F(WriteLedgerTest, ATwinThatCannotBeOpenedIsLeftOut) {
+  const std::string twin = folder.path("twin");
+  std::filesystem::create_directory(twin);
+  {
+    WriteLedger ledger;
+    ASSERT_OK(ledger.open(folder.path(), 0, twin));
+    ledger.add(ledger.next().number, 1, 1000);
+  }
+  EXPECT_EQ(check().count, 1u);
 }
 
 TEST_F(WriteLedgerTest, WhatCannotBeReadIsNotCalledLost) {
