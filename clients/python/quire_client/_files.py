@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` once it is complete. Until then it is called
-    `path`.new, and what was there before stays; after a failure nothing of it is left."""
+    `path`.new, and what was there before stays; after a failure nothing of it is left. Only this
+    user can read it, unless it replaces a file that others can."""
     target = os.path.realpath(path)
     there = os.path.exists(target)
     if there and not os.path.isfile(target):
@@ -22,7 +27,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
             yield out
         return
     new = f"{target}.new"
-    with open(new, "wb") as out:
+    with suppress(FileNotFoundError):
+        os.remove(new)  # of a program that was killed: it would keep its mode
+    with open(new, "wb", opener=_private) as out:
         try:
             if there:
                 shutil.copymode(target, new)

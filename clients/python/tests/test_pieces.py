@@ -38,6 +38,7 @@ from quire_client._exchange import (
     exchange,
     json_call,
 )
+from quire_client._files import replacing
 from quire_client._flows import (
     FoundFile,
     JobEvents,
@@ -467,6 +468,27 @@ EVENTS = [
     ServerEvent("message", "one\ntwo"),
     ServerEvent("b", "3"),
 ]
+
+
+def test_a_file_that_is_written_can_be_read_by_its_user_alone(tmp_path: Path) -> None:
+    def mode_of_new(path: Path) -> int:
+        with replacing(path) as out:
+            out.write(b"texts")
+            assert (tmp_path / "a.pack.new").stat().st_mode & 0o077 == path_mode & 0o077
+        assert path.read_bytes() == b"texts"
+        return path.stat().st_mode & 0o777
+
+    pack, left = tmp_path / "a.pack", tmp_path / "a.pack.new"
+    before = os.umask(0)
+    try:
+        left.write_bytes(b"of a program that was killed")
+        path_mode = 0o600
+        assert mode_of_new(pack) == 0o600
+        path_mode = 0o640
+        pack.chmod(path_mode)
+        assert mode_of_new(pack) == path_mode, "what is there says who may read it"
+    finally:
+        os.umask(before)
 
 
 def test_events_come_out_however_the_bytes_are_cut() -> None:
