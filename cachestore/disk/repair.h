@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cachestore/format/lost_writes.h"
 
 namespace quire {
 
@@ -40,6 +41,9 @@ struct RepairReport {
   /// Tables or writes are gone of which no trace is left: documents may be missing that no list
   /// names.
   bool may_lack_documents = false;
+  /// Writes that earlier starts found missing, none of which was ready to say so. The next one that
+  /// is says it (folder/untold_losses.h); a repair brings none of them back.
+  LostWrites untold;
   std::string kept_folder;  ///< where the damaged record lies now; empty in a dry run
   std::vector<std::string>
       text_files;  ///< NDJSON of each namespace, as POST /v1/documents takes it

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "cachestore/disk/folder/private_files.h"
+#include "cachestore/disk/folder/untold_losses.h"
 #include "cachestore/disk/log/folder_files.h"
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_copy.h"
@@ -561,7 +562,12 @@ Result<RepairReport> repair_store(const RepairOptions& options) {
   const FolderUse use = options.dry_run ? FolderUse::kLook : FolderUse::kRepair;
   QUIRE_ASSIGN_OR_RETURN(const StoreFolder folder,
                          StoreFolder::open(options.path, /*read_only=*/false, use));
-  return options.dry_run ? look_at(folder, options) : Salvage(folder, options, {}).run();
+  UntoldLosses untold;
+  untold.open(folder.lost_writes());
+  QUIRE_ASSIGN_OR_RETURN(RepairReport report, options.dry_run ? look_at(folder, options)
+                                                              : Salvage(folder, options, {}).run());
+  report.untold = untold.shown();
+  return report;
 }
 
 std::string summary(const RepairReport& r) {

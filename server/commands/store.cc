@@ -46,11 +46,16 @@ Result<std::unique_ptr<AdminStore>> open_silently(const std::string& path, bool 
   return open_admin_store(options);
 }
 
-/// Opens a store and says what it has lost. The next start of the service says so, too.
+/// Says what a store has lost. The next start of the service says so, too.
+void say_lost(const LostWrites& writes) {
+  const std::string lost = lost_text(writes);
+  if (!lost.empty()) std::fprintf(stderr, "the store has lost %s\n", lost.c_str());
+}
+
+/// Opens a store and says what it has lost.
 Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
   auto store = open_silently(path, read_only);
-  const std::string lost = store.ok() ? lost_text((*store)->lost_writes()) : std::string();
-  if (!lost.empty()) std::fprintf(stderr, "the store has lost %s\n", lost.c_str());
+  if (store.ok()) say_lost((*store)->lost_writes());
   return store;
 }
 
@@ -140,6 +145,7 @@ int repair(const std::string& path, const std::string& copy, bool apply, bool dr
     return complain(Status::not_found("there is no copy of a record at '" + copy + "'"));
   const auto report = repair_store({path, /*dry_run=*/!apply, /*keep_kv=*/!drop_kv, copy});
   if (!report.ok()) return complain(report.status());
+  say_lost(report->untold);
   for (const auto& line : report->damage) std::printf("damaged: %s\n", line.c_str());
   for (const auto& d : report->texts)
     std::printf("text only: %s %s: %s\n", d.ns.c_str(), d.id.c_str(), d.reason.c_str());

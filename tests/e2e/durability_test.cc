@@ -278,7 +278,7 @@ TEST(Durability, LostWritesAreToldUntilAStartHasBeenReady) {
   const fs::path store = folder.path() / "store";
   begin_with_lost_writes(store, 3);
   // Commands say so and leave it to the service, also those that only read.
-  for (const char* command : {"gc", "stats", "verify"}) {
+  for (const char* command : {"gc", "stats", "verify", "repair"}) {
     const auto said = run_process({QUIRE_BINARY, "store", command, "-p", store.string()});
     EXPECT_NE(said.err.find("the store has lost 3 acknowledged writes, from 2027-01-15T08:00:00"),
               std::string::npos)

@@ -126,7 +126,26 @@ TEST_F(StoreDamage, ALostLogIsSaidWhereOneOfItsLedgersIsDamaged) {
   }
 }
 
-/// Damage of the manifest, so that a repair looks for what the log lost.
+TEST_F(StoreDamage, ARepairSaysWhatEarlierStartsFoundLost) {
+  write_documents(/*crash=*/true);
+  fs::resize_file(files(".log").back(), 0);
+  ASSERT_OK(open());  // it finds the loss, and no service was ready to say so
+  for (const bool dry_run : {true, false}) {
+    const auto report = repair_store({options.path, dry_run});
+    ASSERT_OK(report);
+    EXPECT_EQ(report->untold.count, kDocuments);
+    EXPECT_GT(report->untold.first_ms, 0);
+  }
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ((*store)->lost_writes().count, kDocuments) << "it is still to be told";
+  (*store)->lost_writes_told();
+  store->reset();
+  const auto report = repair_store({options.path, /*dry_run=*/true});
+  ASSERT_OK(report);
+  EXPECT_EQ(report->untold.count, 0u);
+}
+
 TEST_F(StoreDamage, ARepairReadsBothLedgers) {
   for (const char* ledger : {"/LEDGER", "/db/LEDGER"}) {
     SCOPED_TRACE(ledger);
