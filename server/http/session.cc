@@ -29,6 +29,8 @@ constexpr std::size_t kReadBytes = 64 << 10;
 /// Idle connections hold a buffer of this size, so it is small.
 constexpr std::size_t kHeadReadBytes = 4 << 10;
 constexpr std::size_t kSinkBytes = 4 << 10;
+/// How long a body's sink has the thread before others have their turn.
+constexpr std::chrono::milliseconds kSinkTurn{1};
 constexpr std::size_t kMaxPipelinedBytes = 256 << 10;
 /// A refused body of up to this size is read, so that the connection stays open.
 constexpr std::uint64_t kDrainBodyBytes = 64 << 10;
@@ -399,14 +401,16 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
         co_return true;
       }
       // A sink may expand what it gets, so it gets little at a time, and others have their turn.
+      auto turn = Clock::now();
       for (std::size_t at = 0; decision.sink && at < piece.size(); at += kSinkBytes) {
         const std::size_t held = body.size();
         decision.reject = decision.sink->write(std::string_view(piece).substr(at, kSinkBytes));
         if (!decision.reject && !hold(body.size() - held))
           decision.reject = too_many_held(exchange);
         if (decision.reject) co_return true;
-        if (body.size() - held > kReadBytes)
-          co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+        if (Clock::now() - turn < kSinkTurn) continue;
+        co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+        turn = Clock::now();
       }
       piece.clear();
       if (parser.done()) break;

@@ -30,10 +30,16 @@ class FakeService final : public HttpService {
     d.max_body_bytes = 1000;
     if (e.request.path_text() == "/refuse") d.reject = text(403, "no");
     if (e.request.path_text() == "/sink") d.sink = std::make_shared<Sink>(*this);
+    if (e.request.path_text() == "/slow-sink") {
+      d.max_body_bytes = 1 << 20;
+      d.sink = std::make_shared<SlowSink>(*this);
+    }
     return d;
   }
   void handle(std::shared_ptr<Exchange> e) override {
     const std::string path = e->request.path_text();
+    if (path == "/slow-sink") return e->respond(text(200, echoed_while_slow ? "shared" : "alone"));
+    if (path == "/echo") ++echoed;
     if (path == "/echo") return e->respond(text(200, e->request.method + ":" + e->request.body));
     if (path == "/drop") return;  // a handler that never answers
     if (path == "/sink") return e->respond(text(200, std::to_string(sunk)));
@@ -96,8 +102,34 @@ class FakeService final : public HttpService {
     FakeService& service;
   };
 
+  /// Works for some milliseconds on each piece. Before the first two it waits for the test.
+  struct SlowSink final : BodySink {
+    explicit SlowSink(FakeService& s) : service(s) {}
+    std::optional<HttpResponse> write(std::string_view piece) override {
+      if (written < 2) {
+        std::unique_lock lock(service.mu);
+        service.slow_pieces = written + 1;
+        service.changed.notify_all();
+        service.changed.wait_for(lock, std::chrono::seconds(20),
+                                 [this] { return service.slow_may_go > written; });
+      }
+      ++written;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(3);
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      service.sunk += piece.size();
+      service.echoed_while_slow = service.echoed > 1;
+      return std::nullopt;
+    }
+    FakeService& service;
+    int written = 0;
+  };
+
   std::mutex mu;
   std::condition_variable changed;
+  int slow_pieces = 0, slow_may_go = 0;  // guarded by mu
+  std::atomic<int> echoed{0};
+  std::atomic<bool> echoed_while_slow{false};
   std::vector<std::shared_ptr<Exchange>> held;
   int disconnects = 0, finished = 0;
   ExchangeSummary last;
@@ -108,8 +140,8 @@ class FakeService final : public HttpService {
 class HttpServerTest : public ::testing::TestWithParam<bool> {
  protected:
   static bool tls() { return GetParam(); }
-  void start(HttpServerOptions options = {}) {
-    options.threads = 2;
+  void start(HttpServerOptions options = {}, int threads = 2) {
+    options.threads = threads;
     if (tls()) {
       testing::write_certificate(folder_.path(), "server");
       auto certificate = TlsCertificate::load(folder_.path() / "server.pem",
@@ -271,6 +303,31 @@ TEST_P(HttpServerTest, SinkSeesTheBodyAndCanEndIt) {
   const auto r = c.read_response();
   ASSERT_TRUE(r);
   EXPECT_EQ(r->status, 400);
+}
+
+/// As one that expands a little to a lot.
+TEST_P(HttpServerTest, ASlowSinkSharesItsThreadWithOthers) {
+  start({}, /*threads=*/1);
+  LoopbackClient slow(server_->port(), 20, tls()), other(server_->port(), 20, tls());
+  ASSERT_TRUE(other.send(post("/echo", "first")));
+  ASSERT_TRUE(other.read_response());
+  const auto let_go = [this](int pieces) {
+    const std::lock_guard lock(service_.mu);
+    service_.slow_may_go = pieces;
+    service_.changed.notify_all();
+  };
+  const std::string body(40 << 10, 'x');
+  ASSERT_TRUE(slow.send(post("/slow-sink", body)));
+  ASSERT_TRUE(service_.wait([this] { return service_.slow_pieces == 1; }));
+  let_go(1);  // all has arrived, so the next pieces come at once
+  ASSERT_TRUE(service_.wait([this] { return service_.slow_pieces == 2; }));
+  ASSERT_TRUE(other.send(post("/echo", "second")));
+  let_go(2);
+  const auto r = slow.read_response();
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->body, "shared");
+  EXPECT_EQ(service_.sunk, body.size());
+  EXPECT_TRUE(other.read_response());
 }
 
 TEST_P(HttpServerTest, BodiesOfAllRequestsHaveABoundTogether) {
