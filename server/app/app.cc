@@ -337,7 +337,9 @@ void App::expand_body(Call& call, HeadDecision& decision) {
     return;
   }
   auto sink = std::make_shared<GzipSink>(
-      call, std::move(decision.sink), decision.max_body_bytes, setting_words(decision),
+      call, std::move(decision.sink), decision.max_body_bytes,
+      static_cast<std::uint64_t>(services_.config()->server.max_body_bytes),
+      setting_words(decision),
       [this, &call](const Problem& problem) { return *refuse(call, problem); });
   call.gzip = sink->reader();
   decision.sink = std::move(sink);

@@ -11,7 +11,6 @@
 #include "cachestore/pack/pack.h"
 #include "engine/chat/text_bound.h"
 #include "server/service/services.h"
-#include "tests/support/gzip_text.h"
 #include "tests/support/harness/test_store.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
@@ -486,56 +485,6 @@ TEST_F(AppTest, WithoutKeysAPageOfAnotherSiteChangesNothing) {
   services.set_config(c);
   EXPECT_EQ(post("https://good.example", "").status, 200);
   EXPECT_EQ(post("https://evil.example", "").status, 403);
-}
-
-TEST_F(AppTest, GzipBodiesAreExpandedAndOtherEncodingsRefused) {
-  Config c;
-  c.disk.path = ::testing::TempDir();  // a stream of lines is kept there
-  services.set_config(c);
-  std::string text;
-  ingest.on_documents = [&](const std::vector<DocumentInput>& documents) {
-    text = documents.at(0).text.value_or("");
-  };
-  const auto send = [&](const std::string& body, const std::string& encoding,
-                        const std::string& type = "application/json") {
-    return call("POST", "/v1/documents", body, {"Content-Encoding: " + encoding}, type);
-  };
-  EXPECT_EQ(send(testing::gzip_text(R"({"text":"packed"})"), "gzip").status, 200);
-  EXPECT_EQ(text, "packed");
-  EXPECT_EQ(send(testing::gzip_text("plain"), "x-gzip", "text/plain").status, 200);
-  EXPECT_EQ(text, "plain");
-  EXPECT_EQ(
-      send(testing::gzip_text("{\"text\":\"line\"}\n"), "GZIP", "application/x-ndjson").status,
-      200);
-  EXPECT_EQ(text, "line");
-  EXPECT_EQ(send(R"({"text":"as it is"})", "identity").status, 200);
-  for (const char* encoding : {"br", "deflate", "zstd", "gzip, br", "gzip, gzip"}) {
-    const auto r = send("plain text", encoding, "text/plain");
-    EXPECT_EQ(r.status, 415) << encoding;
-    EXPECT_EQ(code_of(r), "unsupported_media_type");
-    EXPECT_NE(r.body.find(std::string("'") + encoding + "'"), std::string::npos) << r.body;
-    EXPECT_EQ(r.header("accept-encoding"), "gzip");
-  }
-  for (const auto& broken :
-       {std::string("plain text"), testing::gzip_text("plain").substr(0, 15)}) {
-    const auto r = send(broken, "gzip", "text/plain");
-    EXPECT_EQ(r.status, 400);
-    EXPECT_EQ(code_of(r), "invalid_value");
-    EXPECT_NE(r.body.find("gzip"), std::string::npos) << r.body;
-  }
-  EXPECT_EQ(text, "as it is");
-}
-
-TEST_F(AppTest, TheLimitOfABodyIsThatOfItsExpansion) {
-  Config c;
-  c.server.max_body_bytes = 1 << 20;
-  services.set_config(c);
-  const std::string bomb = testing::gzip_text(std::string(64 << 20, 'a'));
-  ASSERT_LT(bomb.size(), 1u << 20);
-  const auto r = call("POST", "/v1/documents", bomb, {"Content-Encoding: gzip"}, "text/plain");
-  EXPECT_EQ(r.status, 413);
-  EXPECT_EQ(code_of(r), "payload_too_large");
-  EXPECT_NE(r.body.find("(server.max_body_bytes)"), std::string::npos) << r.body;
 }
 
 TEST_F(AppTest, AClientThatLeavesCancelsItsQuery) {
