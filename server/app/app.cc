@@ -56,6 +56,7 @@ class App final : public HttpService {
   std::optional<HttpResponse> check_host(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> check_origin(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> refuse(Call& call, const Problem& problem);
+  std::optional<HttpResponse> refuse_repeated(Call& call, const std::string& name);
   std::optional<HttpResponse> authenticate(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> choose_namespace(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> limit_rate(Call& call);
@@ -123,6 +124,11 @@ std::optional<HttpResponse> App::check_host(Call& call, const HttpRequest& reque
                              "Host"));
 }
 
+std::optional<HttpResponse> App::refuse_repeated(Call& call, const std::string& name) {
+  return refuse(call,
+                make_problem("invalid_value", name + " is given more than once; send one", name));
+}
+
 std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& request) {
   call.keys = services_.keys();
   const bool open_path = call.route->public_path || (call.route->endpoint == "metrics" &&
@@ -131,6 +137,9 @@ std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& req
     call.key = &call.keys->anonymous();
     return std::nullopt;
   }
+  // A proxy may have checked another one than this service would take.
+  for (const char* name : {"Authorization", "api-key", "x-api-key"})
+    if (!open_path && request.headers.count(name) > 1) return refuse_repeated(call, name);
   const std::string secret = presented_key(request.headers);
   if (services_.tokens && looks_like_token(secret)) {
     auto granted = services_.tokens->check(secret);
@@ -184,6 +193,8 @@ std::optional<HttpResponse> App::check_origin(Call& call, const HttpRequest& req
 
 std::optional<HttpResponse> App::choose_namespace(Call& call, const HttpRequest& request) {
   if (const auto* asked = request.headers.find("x-namespace")) {
+    if (!call.route->public_path && request.headers.count("x-namespace") > 1)
+      return refuse_repeated(call, "X-Namespace");
     if (!valid_namespace(*asked))
       return refuse(call, make_problem("invalid_value",
                                        "X-Namespace must be 1 to 64 letters, digits, '.', '_' or "

@@ -103,6 +103,28 @@ TEST_F(AppTest, KeysScopesAndNamespaces) {
             400);
 }
 
+/// A proxy may have checked one of them, and the service would take the other.
+TEST_F(AppTest, WhatSaysWhoCallsMayNotBeRepeated) {
+  use_keys();
+  const std::string reader = "api-key: secret-reader";
+  const std::vector<std::string> repeated[] = {
+      {"Authorization: Bearer secret-reader", "authorization: Bearer secret-all"},
+      {"Authorization: Bearer secret-reader", "Authorization: Bearer secret-reader"},
+      {reader, "Api-Key: secret-all"},
+      {"x-api-key: secret-reader", "x-api-key: "},
+      {reader, "X-Namespace: b", "x-namespace: c"},
+  };
+  for (const auto& headers : repeated) {
+    const auto r = call("GET", "/v1/documents", {}, headers);
+    EXPECT_EQ(r.status, 400) << headers.back();
+    EXPECT_EQ(code_of(r), "invalid_value");
+    EXPECT_NE(r.body.find("more than once"), std::string::npos) << r.body;
+  }
+  EXPECT_EQ(call("GET", "/livez", {}, {reader, reader, "X-Namespace: b", "X-Namespace: c"}).status,
+            200)
+      << "probes do not care";
+}
+
 TEST_F(AppTest, OnlyNamespacesOfAKeyAreLabels) {
   use_keys();
   services.metrics->set_per_namespace(true);
