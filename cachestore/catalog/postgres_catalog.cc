@@ -55,6 +55,12 @@ constexpr PostgresConnection::Prepared kStatements[] = {
      "INSERT INTO quire_deletions (ns, id, number) VALUES ($1::bytea, $2::bytea, "
      "nextval('quire_order')) ON CONFLICT (ns, id) DO UPDATE SET number = excluded.number, at = "
      "now()"},
+    // A document that ran out was still made later than those that earlier jobs would make.
+    {"expired",
+     "INSERT INTO quire_deletions (ns, id, number) SELECT d.ns, d.id, d.job FROM quire_documents d "
+     "WHERE d.ns = $1::bytea AND d.id = $2::bytea AND EXISTS (SELECT 1 FROM quire_jobs j WHERE NOT "
+     "j.ended AND j.number < d.job) ON CONFLICT (ns, id) DO UPDATE SET number = "
+     "greatest(quire_deletions.number, excluded.number), at = now()"},
     {"delete", "DELETE FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea"},
     {"bar",
      "INSERT INTO quire_deletions (ns, id, number) SELECT $1::bytea, $2::bytea, "
@@ -296,9 +302,8 @@ Result<std::uint64_t> PostgresCatalog::remove(std::string_view ns, std::string_v
                                               std::uint64_t expected, bool expired) {
   if (expected == 0) return Status::precondition("the document is not in the shared catalog");
   return change(ns, id, expected, std::nullopt, 0, [&](const ChangeNumbers&) {
-    std::vector<PostgresStatement> statements{prepared("delete", {ns, id})};
-    if (!expired) statements.push_back(prepared("deleted", {ns, id}));
-    return statements;
+    return std::vector{prepared(expired ? "expired" : "deleted", {ns, id}),
+                       prepared("delete", {ns, id})};
   });
 }
 

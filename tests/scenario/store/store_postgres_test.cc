@@ -671,7 +671,8 @@ TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
   a.make("job_0");
   ASSERT_OK(a.catalog->confirm("default", "d", *later, {"job_0", 0, "m"}));
   EXPECT_TRUE(is_change_overtaken(put(b, {"job_1", 2, "m"}, *later).status()));
-  // A deletion is later than all jobs before it, and the end of a TTL than none.
+  // A deletion is later than all jobs before it, and the end of a TTL than none from behind the
+  // document.
   a.make("job_5");
   const auto gone = a.catalog->remove("default", "d", *later, /*expired=*/true);
   ASSERT_OK(gone);
@@ -685,6 +686,32 @@ TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
   EXPECT_TRUE(is_change_overtaken(put(b, {"job_7", 0, "m"}, 0).status()));
   b.make("job_8");
   EXPECT_OK(put(b, {"job_8", 0, "m"}, 0));
+}
+
+TEST_F(StorePostgres, TheEndOfATtlBarsJobsFromBeforeTheDocument) {
+  const Jobs a(server->url()), b(server->url());
+  const auto deletions = [&] {
+    return server->run("SELECT count(*) FROM quire_deletions").value().at(0).number(0, 0);
+  };
+  a.make("job_1");
+  b.make("job_2");
+  b.make("job_3");
+  const auto made = b.put("d", {"job_2", 0, "m"});
+  ASSERT_OK(made);
+  ASSERT_OK(a.catalog->remove("default", "d", *made, /*expired=*/true));
+  EXPECT_TRUE(is_change_overtaken(a.put("d", {"job_1", 0, "m"}).status()));
+  EXPECT_EQ(deletions(), 1u);
+  EXPECT_OK(b.put("d", {"job_3", 0, "m"}));
+  // Most documents run out when nobody works on anything from before them.
+  for (const auto& [jobs, id] : {std::pair{&a, "job_1"}, {&b, "job_2"}}) {
+    SharedJob job = *(*jobs)->get(id);
+    job.ended = true;
+    ASSERT_OK((*jobs)->save(job));
+  }
+  const auto another = b.put("e", {"job_3", 1, "m"});
+  ASSERT_OK(another);
+  ASSERT_OK(a.catalog->remove("default", "e", *another, /*expired=*/true));
+  EXPECT_EQ(deletions(), 1u);
 }
 
 TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {

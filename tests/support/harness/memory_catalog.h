@@ -2,6 +2,7 @@
 /// MemoryDatabase.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -105,8 +106,9 @@ class MemoryCatalog final : public SharedCatalog {
     const auto it = d_->documents.find(name);
     if (it == d_->documents.end() || it->second.revision.number != expected)
       return Status::precondition("changed");
+    std::uint64_t& deletion = d_->deletions[name];
+    deletion = std::max(deletion, expired ? it->second.job : jobs_.next_number());
     d_->documents.erase(it);
-    if (!expired) d_->deletions[name] = jobs_.next_number();
     const std::uint64_t number = log_change(name);
     lock.unlock();
     return answer(number);

@@ -546,6 +546,51 @@ TEST_F(SharedJobsTest, ADeletionElsewhereOutlivesAnEarlierPost) {
   EXPECT_EQ(b.end_of(anew).results[0].result, ItemResult::kCreated) << "a later post makes it anew";
 }
 
+// A document whose end has come is not there, and neither is what was posted before it.
+TEST_F(SharedJobsTest, TheEndOfATtlLetsNoEarlierPostBackWhateverClocksSay) {
+  b.close();
+  b.options.clock_ms = [] { return IngestOptions().now_ms() + 60'000; };  // a minute ahead
+  b.open();
+  a.engine->close();
+  const auto earlier = a.service->submit("default", one(doc("d0", "an earlier text")), {});
+  ASSERT_OK(earlier);
+  a.engine->wait_for_one();
+  BatchOptions short_lived;
+  short_lived.ttl_seconds = 30;
+  const auto later = b.service->submit("default", one(doc("d0", "a later text")), short_lived);
+  ASSERT_OK(later);
+  ASSERT_TRUE(soon([&] { return b.version("d0") == 1; }));
+  EXPECT_EQ(b.end_of(later->id).results[0].result, ItemResult::kCreated);
+  ASSERT_TRUE(soon([&] { return b.tend().ok() && b.version("d0") == 0; }))
+      << "by its clock the document has run out";
+  a.engine->open();
+  a.end_of(earlier->id);
+  EXPECT_EQ(a.content("d0"), "") << "what was acknowledged last has run out";
+  EXPECT_TRUE(database->documents.empty());
+  const std::string anew = b.submit(1);
+  EXPECT_EQ(b.end_of(anew).results[0].result, ItemResult::kCreated) << "a later post makes it anew";
+}
+
+TEST_F(SharedJobsTest, APostFromBeforeTheEndOfATtlThatIsDoneAfterItIsKept) {
+  b.close();
+  b.options.clock_ms = [] { return IngestOptions().now_ms() + 60'000; };
+  b.open();
+  BatchOptions short_lived;
+  short_lived.ttl_seconds = 30;
+  const auto first = a.service->submit("default", one(doc("d0", "an earlier text")), short_lived);
+  ASSERT_OK(first);
+  EXPECT_EQ(a.end_of(first->id).results[0].result, ItemResult::kCreated);
+  ASSERT_TRUE(soon([&] { return b.version("d0") == 1; }));
+  a.engine->close();
+  const auto later = a.service->submit("default", one(doc("d0", "a later text")), {});
+  ASSERT_OK(later);
+  a.engine->wait_for_one();
+  ASSERT_TRUE(soon([&] { return b.tend().ok() && b.version("d0") == 0; }));
+  a.engine->open();
+  EXPECT_EQ(a.end_of(later->id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(a.content("d0"), "a later text");
+}
+
 TEST_F(SharedJobsTest, ADeletionMeetsADocumentThatAnotherReplicaHasMadeThatMoment) {
   a.engine->close();
   const std::string id = a.submit(1);
