@@ -58,7 +58,8 @@ std::optional<JobFence> JobTable::fence(const Work& work, const ItemOutcome& out
   one.id = work.job_id;
   one.ns = work.ns;
   apply(outcome, &one.items.emplace_back(work.item));
-  return JobFence{work.job_id, to_size(work.item.view.index), encode_job(one)};
+  return JobFence{work.job_id, to_size(work.item.view.index), encode_job(one),
+                  work.type == JobType::kWarm};
 }
 
 Status JobTable::share(const JobPtr& job, bool soon) {

@@ -227,6 +227,9 @@ Result<std::uint64_t> PostgresCatalog::change(
       const bool replaced = rows[2].size() > 0 && rows[2].number(0, 1) > numbers.job;
       if (replaced || (rows[4].size() > 0 && rows[4].number(0, 0) > numbers.job))
         return change_overtaken();
+      // A document of tables of version 1 has no number, and 0 would give it a new one.
+      if (fence->says_nothing_new && rows[2].size() > 0)
+        numbers.job = std::max<std::uint64_t>(rows[2].number(0, 1), 1);
     }
     const std::uint64_t found = rows[2].size() > 0 ? rows[2].number(0, 0) : 0;
     if (found != expected)

@@ -42,7 +42,7 @@ class PostgresCatalog final : public SharedCatalog {
  private:
   struct ChangeNumbers {
     std::uint64_t change = 0;  // of the part of the log
-    std::uint64_t job = 0;     // of the fence's job
+    std::uint64_t job = 0;     // that the document has from now on; 0: a new one
   };
   /// Makes one change: `statements` returns what writes the document under the number of the
   /// change.

@@ -54,6 +54,9 @@ struct JobFence {
   std::string job;
   std::uint64_t item = 0;
   std::string mark;
+  /// The change says nothing new of the document, as where only its KV is made anew. Then it is no
+  /// later than the change before it, and jobs between the two may still replace the document.
+  bool says_nothing_new = false;
 };
 
 /// A replica is heard of with each renew(). Once it has not been for CatalogOptions::job_lease by

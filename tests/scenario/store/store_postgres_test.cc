@@ -714,6 +714,33 @@ TEST_F(StorePostgres, TheEndOfATtlBarsJobsFromBeforeTheDocument) {
   EXPECT_EQ(deletions(), 1u);
 }
 
+TEST_F(StorePostgres, KvThatIsMadeAnewKeepsNoEarlierJobFromReplacingTheDocument) {
+  const Jobs a(server->url()), b(server->url());
+  a.make("job_1");
+  const auto made = a.put("d", {"job_1", 0, "m"});
+  ASSERT_OK(made);
+  a.make("job_2");
+  b.make("job_3");
+  const auto put = [](const Jobs& jobs, const JobFence& fence, std::uint64_t expected) {
+    CatalogPut p;
+    p.ns = "default";
+    p.id = "d";
+    p.head = "head";
+    p.tokens = "tokens";
+    p.fence = fence;
+    return jobs.catalog->put(p, expected);
+  };
+  JobFence warm{"job_3", 0, "m"};
+  warm.says_nothing_new = true;
+  const auto warmed = put(b, warm, *made);
+  ASSERT_OK(warmed);
+  const auto posted = put(a, {"job_2", 0, "m"}, *warmed);
+  ASSERT_OK(posted);
+  a.make("job_4");
+  ASSERT_OK(put(a, {"job_4", 0, "m"}, *posted));
+  EXPECT_TRUE(is_change_overtaken(put(b, warm, *posted + 1).status()));
+}
+
 TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {
   const Jobs a(server->url());
   a.make("job_1");

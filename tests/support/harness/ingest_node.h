@@ -35,7 +35,7 @@ struct Node {
                                 with_catalog ? std::make_unique<MemoryCatalog>(database) : nullptr);
     ASSERT_OK(opened);
     store = std::move(*opened);
-    engine = std::make_unique<FakeEngine>(*store, "m-00000001");
+    engine = std::make_unique<FakeEngine>(*store, fingerprint);
     if (prefills_wait) engine->close();
     auto made = create_ingest_service(options, *store, *engine);
     ASSERT_OK(made);
@@ -79,6 +79,7 @@ struct Node {
   std::shared_ptr<MemoryDatabase> database;
   std::chrono::milliseconds poll{10}, timeout;
   bool prefills_wait = false;  // from the start on
+  std::string fingerprint = "m-00000001";
   IngestOptions options;
   std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
   std::unique_ptr<AdminStore> store;

@@ -87,7 +87,8 @@ class MemoryCatalog final : public SharedCatalog {
       return Status::precondition("changed");
     if (p.fence) jobs_.mark(*p.fence);
     auto& document = d_->documents[name];
-    if (p.fence || p.tokens) document.job = p.fence ? job : jobs_.next_number();
+    const bool is_later = !p.fence || !p.fence->says_nothing_new;
+    if (is_later && (p.fence || p.tokens)) document.job = p.fence ? job : jobs_.next_number();
     const std::uint64_t number = log_change(name);
     document.revision.number = number;
     document.version = p.version;

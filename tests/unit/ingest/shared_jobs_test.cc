@@ -591,6 +591,27 @@ TEST_F(SharedJobsTest, APostFromBeforeTheEndOfATtlThatIsDoneAfterItIsKept) {
   EXPECT_EQ(a.content("d0"), "a later text");
 }
 
+TEST_F(SharedJobsTest, APostOutlivesALaterWarmUpElsewhere) {
+  const std::string first = b.submit(1);
+  b.end_of(first);
+  ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
+  a.engine->close();
+  const auto other = a.service->submit("default", one(doc("d0", "another text")), {});
+  ASSERT_OK(other);
+  a.engine->wait_for_one();
+  b.close();
+  b.fingerprint = "m-00000002";  // as while replicas get a new model one by one
+  b.open();
+  const auto warm = b.service->warm("default", "d0");
+  ASSERT_OK(warm);
+  EXPECT_EQ(b.end_of(warm->id).results[0].result, ItemResult::kWarmed);
+  EXPECT_EQ(b.version("d0"), 2u);
+  a.engine->open();
+  EXPECT_EQ(a.end_of(other->id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(a.content("d0"), "another text");
+  EXPECT_TRUE(soon([&] { return b.content("d0") == "another text"; }));
+}
+
 TEST_F(SharedJobsTest, ADeletionMeetsADocumentThatAnotherReplicaHasMadeThatMoment) {
   a.engine->close();
   const std::string id = a.submit(1);
