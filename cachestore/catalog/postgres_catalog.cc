@@ -15,10 +15,12 @@ namespace quire {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{100};
-/// A replica that was away for longer compares the whole catalog.
+/// A replica that was away for longer compares the whole catalog. A deletion stays while there is a
+/// job that it bars, however long all replicas were away.
 constexpr std::string_view kTrim[] = {
     "DELETE FROM quire_changes WHERE at < now() - interval '7 days'",
-    "DELETE FROM quire_deletions WHERE at < now() - interval '7 days'"};
+    "DELETE FROM quire_deletions WHERE at < now() - interval '7 days' AND number < (SELECT "
+    "coalesce(min(number), 9223372036854775807) FROM quire_jobs WHERE NOT ended)"};
 
 constexpr PostgresConnection::Prepared kStatements[] = {
     // Who holds this row makes the next change of the shard, and nobody else until it is committed

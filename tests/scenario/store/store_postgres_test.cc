@@ -741,6 +741,21 @@ TEST_F(StorePostgres, KvThatIsMadeAnewKeepsNoEarlierJobFromReplacingTheDocument)
   EXPECT_TRUE(is_change_overtaken(put(b, warm, *posted + 1).status()));
 }
 
+TEST_F(StorePostgres, ADeletionIsKeptWhileItBarsAJobHoweverOldItIs) {
+  const Jobs a(server->url());
+  a.make("job_1");
+  ASSERT_OK(a.catalog->bar("default", "d"));
+  Session send(*server);
+  ASSERT_OK(send("UPDATE quire_deletions SET at = now() - interval '8 days'"));
+  ASSERT_OK(a.catalog->trim());
+  EXPECT_TRUE(is_change_overtaken(a.put("d", {"job_1", 0, "m"}).status()));
+  SharedJob ended = *a->get("job_1");
+  ended.ended = true;
+  ASSERT_OK(a->save(ended));
+  ASSERT_OK(a.catalog->trim());
+  EXPECT_EQ(server->run("SELECT count(*) FROM quire_deletions").value().at(0).number(0, 0), 0u);
+}
+
 TEST_F(StorePostgres, ADocumentThatIsBeingMadeIsNotBarredButFound) {
   const Jobs a(server->url());
   a.make("job_1");
