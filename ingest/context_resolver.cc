@@ -31,7 +31,7 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
     };
     auto m = read();
     if (m.code() == Code::kNotFound && !pending) {  // here; another replica may know more
-      pending = table_.pending_elsewhere(ns, id);
+      QUIRE_ASSIGN_OR_RETURN(pending, table_.pending_elsewhere(ns, id));
       QUIRE_RETURN_IF_ERROR(store_.refresh_document(ns, id));
       m = read();
     }

@@ -127,6 +127,7 @@ class JobTable final : public JobBoard {
   bool knows(std::string_view job_id) const;
 
   // ---- documents of unfinished jobs ----
+  enum class Which : std::uint8_t { kAny, kPosts };
   /// While one lives, no item of this id is committed here.
   class CommitHold;
   /// Cancels every item that waits or works for this id, for which the caller has a CommitHold. Of
@@ -135,8 +136,13 @@ class JobTable final : public JobBoard {
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
-  /// Returns it if another replica of the shared catalog works on it. (catalog)
-  std::optional<PendingDocument> pending_elsewhere(std::string_view ns, std::string_view id);
+  /// Returns it if another replica of the shared catalog works on it. (catalog) Errors:
+  /// catalog_is_away().
+  Result<std::optional<PendingDocument>> pending_elsewhere(std::string_view ns, std::string_view id,
+                                                           Which which = Which::kAny);
+  /// Returns the last post of it that is not done, here or at another replica: its commit replaces
+  /// what is changed meanwhile. (catalog) Errors: catalog_is_away().
+  Result<std::optional<PendingDocument>> pending_post(std::string_view ns, std::string_view id);
   std::vector<PendingDocument> pending_in(std::string_view ns);
   /// Returns up to `limit` of them after `after` (exclusive; empty: from the start) in order of id.
   std::vector<PendingDocument> pending_after(std::string_view ns, std::string_view after,
@@ -239,7 +245,7 @@ class JobTable final : public JobBoard {
   JobSnapshot make_snapshot(const Job& job, bool with_results) const;
   JobProgress make_progress(const Job& job) const;
   PendingDocument describe(const ItemRef& ref) const;
-  std::optional<PendingDocument> latest(const ActiveKey& active) const;
+  std::optional<PendingDocument> latest(const ActiveKey& active, Which which = Which::kAny) const;
   void lose(const JobPtr& job);
   /// Forgets a lost job that nothing works on. If this returns true, drop_records() must follow:
   /// until then the job is not adopted again, as its records would go with those of before.

@@ -7,6 +7,7 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/catalog/shared_catalog.h"
+#include "cachestore/format/byte_io.h"
 #include "cachestore/format/catalog_keys.h"
 #include "ingest/job_table.h"
 
@@ -442,13 +443,21 @@ Result<JobRecord> JobTable::merged(const SharedJob& job) {
   return record;
 }
 
-std::optional<PendingDocument> JobTable::pending_elsewhere(std::string_view ns,
-                                                           std::string_view id) {
-  if (shared_ == nullptr) return std::nullopt;
-  const auto jobs = shared_->open_with(ns, id, kOpenJobsLookedAt);
-  for (const SharedJob& job : jobs.value_or({})) {
-    auto record = decode_job(job.record);
-    if (!record.ok()) continue;
+Result<std::optional<PendingDocument>> JobTable::pending_elsewhere(std::string_view ns,
+                                                                   std::string_view id,
+                                                                   Which which) {
+  if (shared_ == nullptr) return std::optional<PendingDocument>();
+  ByteWriter named;  // as records have it, so that a part of an id is none
+  named.text32(id);
+  QUIRE_ASSIGN_OR_RETURN(const auto jobs, shared_->open_with(ns, named.take(), kOpenJobsLookedAt));
+  for (const SharedJob& job : jobs) {
+    {
+      const std::lock_guard lock(mu_);
+      if (find(ns, job.id)) continue;  // more is known of it here
+    }
+    auto record = merged(job);
+    if (catalog_is_away(record.status())) return record.status();
+    if (!record.ok() || (which == Which::kPosts && record->type != JobType::kIngest)) continue;
     for (auto item = record->items.rbegin(); item != record->items.rend(); ++item) {
       if (item->view.id != id || item->view.finished()) continue;
       PendingDocument p;
@@ -462,10 +471,10 @@ std::optional<PendingDocument> JobTable::pending_elsewhere(std::string_view ns,
       p.status = item->view.status;
       p.settings = std::make_shared<const JobSettings>(record->settings);
       p.elsewhere = true;
-      return p;
+      return std::optional(std::move(p));
     }
   }
-  return std::nullopt;
+  return std::optional<PendingDocument>();
 }
 
 Result<JobListPage> JobTable::list_all(std::string_view ns, const JobListOptions& options) {

@@ -308,10 +308,23 @@ std::optional<PendingDocument> JobTable::pending(std::string_view ns, std::strin
   return it == active_.end() ? std::nullopt : latest(it->second);
 }
 
+Result<std::optional<PendingDocument>> JobTable::pending_post(std::string_view ns,
+                                                              std::string_view id) {
+  {
+    const std::lock_guard lock(mu_);
+    const auto it = active_.find({std::string(ns), std::string(id)});
+    if (it != active_.end())
+      if (auto post = latest(it->second, Which::kPosts)) return post;
+  }
+  return pending_elsewhere(ns, id, Which::kPosts);
+}
+
 /// Returns the last one that was not cancelled.
-std::optional<PendingDocument> JobTable::latest(const ActiveKey& active) const {
+std::optional<PendingDocument> JobTable::latest(const ActiveKey& active, Which which) const {
   for (auto ref = active.refs.rbegin(); ref != active.refs.rend(); ++ref) {
-    if (!ref->job->record.items[ref->item].view.finished()) return describe(*ref);
+    const JobRecord& record = ref->job->record;
+    if (which == Which::kPosts && record.type != JobType::kIngest) continue;
+    if (!record.items[ref->item].view.finished()) return describe(*ref);
   }
   return std::nullopt;
 }

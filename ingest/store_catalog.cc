@@ -124,7 +124,7 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
   auto pending = table_.pending(ns, id);
   auto head = store_.get_document_head(ns, id);
   if (head.code() == Code::kNotFound && !pending) {  // here; another replica may know more
-    pending = table_.pending_elsewhere(ns, id);
+    QUIRE_ASSIGN_OR_RETURN(pending, table_.pending_elsewhere(ns, id));
     QUIRE_RETURN_IF_ERROR(store_.refresh_document(ns, id));
     head = store_.get_document_head(ns, id);
     if (head.ok()) pending.reset();
@@ -358,9 +358,9 @@ Status StoreCatalog::check_patch(const DocumentPatch& patch) const {
 Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view id,
                                          const DocumentPatch& patch) {
   QUIRE_RETURN_IF_ERROR(check_patch(patch));
-  const auto pending = table_.pending(ns, id);
+  QUIRE_ASSIGN_OR_RETURN(const auto pending, table_.pending_post(ns, id));
   // Its commit would undo the change, which was made to the version that it replaces.
-  if (pending && pending->type == JobType::kIngest)
+  if (pending)
     return Status::precondition("the document '" + std::string(id) +
                                 "' is being replaced by the job " + pending->job_id +
                                 "; change it once that has ended");
@@ -390,9 +390,7 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
     return {};
   });
   if (!changed.ok()) {
-    if (changed.code() != Code::kNotFound) return changed.status();
-    if (pending) return Status::precondition("the document '" + std::string(id) + "' is not ready");
-    return no_document(id);
+    return changed.code() == Code::kNotFound ? no_document(id) : changed.status();
   }
   // An item that ended but is not saved is repeated after a crash, and would set the document back
   // to what its job says. So it is saved before the caller learns that the change will stay.

@@ -264,6 +264,24 @@ TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
   EXPECT_FALSE(service_->documents().patch("default", "a", off)->expires_at_ms);
 }
 
+TEST_F(CatalogTest, APostBehindWhichAWarmUpWaitsKeepsADocumentFromBeingPatched) {
+  put(one(doc("a", "text")));
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "another text")), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  const auto warm = service_->warm("default", "a");
+  ASSERT_OK(warm);
+  const DocumentPatch patch{.title = "Patched"};
+  const auto refused = service_->documents().patch("default", "a", patch);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), testing::HasSubstr(job->id));
+  engine_->open();
+  wait(job);
+  wait(warm);
+  EXPECT_OK(service_->documents().patch("default", "a", patch));
+}
+
 TEST_F(CatalogTest, PatchTellsWhatADocumentWasReadBehindAsGetDoes) {
   put(one(doc("alone", "text")));
   BatchOptions options;

@@ -153,6 +153,31 @@ TEST_F(SharedJobsTest, WhatAReplicaHasAcknowledgedIsThereAtEveryOtherAtOnce) {
   database->mute = false;
 }
 
+TEST_F(SharedJobsTest, ADocumentThatAnotherReplicaIsReplacingIsNotPatched) {
+  b.end_of(b.submit(2));
+  ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
+  a.engine->close();
+  const auto other = a.service->submit("default", one(doc("d0", "another text")), {});
+  ASSERT_OK(other);
+  const DocumentPatch patch{.title = "Patched"};
+  const auto refused = b.service->documents().patch("default", "d0", patch);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << "the post would undo it";
+  EXPECT_THAT(refused.status().message(), ::testing::HasSubstr(other->id));
+  EXPECT_OK(b.service->documents().patch("default", "d1", patch));
+  a.engine->open();
+  // Whoever was told that the post is done may go on, though its job is not told to have ended.
+  ASSERT_TRUE(soon([&] { return a.content("d0") == "another text"; }));
+  const auto patched = b.service->documents().patch("default", "d0", patch);
+  ASSERT_OK(patched);
+  a.end_of(other->id);
+  EXPECT_TRUE(
+      soon([&] { return a.service->documents().get("default", "d0")->title == "Patched"; }));
+  EXPECT_EQ(b.content("d0"), "another text");
+  database->away = true;
+  EXPECT_TRUE(catalog_is_away(b.service->documents().patch("default", "d0", patch).status()));
+  database->away = false;
+}
+
 TEST_F(SharedJobsTest, ListsHaveTheJobsOfAllReplicasInOrder) {
   const std::string first = a.submit(1, "x"), second = b.submit(1, "y"), third = a.submit(1, "z");
   a.end_of(first), b.end_of(second), a.end_of(third);
