@@ -291,6 +291,8 @@ Status IngestServiceImpl::check_preconditions(std::string_view ns,
                                               const BatchOptions& options) {
   if (!options.if_match && !options.if_none_match_any) return {};
   if (items[0].view.finished()) return {};  // already refused
+  // The tag may be that of a change of another replica that is not here yet.
+  QUIRE_RETURN_IF_ERROR(store_.refresh_document(ns, items[0].view.id));
   const auto head = store_.get_document_head(ns, items[0].view.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   const bool ready = head.ok() && head->status == DocumentStatus::kReady;
@@ -307,7 +309,11 @@ Status IngestServiceImpl::check_preconditions(std::string_view ns,
 }
 
 Result<JobSnapshot> IngestServiceImpl::warm(std::string_view ns, std::string_view id) {
-  const auto head = store_.get_document_head(ns, id);
+  auto head = store_.get_document_head(ns, id);
+  if (head.code() == Code::kNotFound) {  // here; another replica may have made it a moment ago
+    QUIRE_RETURN_IF_ERROR(store_.refresh_document(ns, id));
+    head = store_.get_document_head(ns, id);
+  }
   if (!head.ok())
     return head.code() == Code::kNotFound ? Status::not_found("no document " + std::string(id))
                                           : head.status();

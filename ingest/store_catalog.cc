@@ -355,9 +355,17 @@ Status StoreCatalog::check_patch(const DocumentPatch& patch) const {
   return {};
 }
 
+/// The tag in a condition may be that of a change of another replica that is not here yet.
+Status StoreCatalog::refresh_for(const DocumentCondition& condition, std::string_view ns,
+                                 std::string_view id) const {
+  const bool conditional = condition.if_match || condition.if_none_match;
+  return conditional ? store_.refresh_document(ns, id) : Status();
+}
+
 Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view id,
                                          const DocumentPatch& patch) {
   QUIRE_RETURN_IF_ERROR(check_patch(patch));
+  QUIRE_RETURN_IF_ERROR(refresh_for(patch.condition, ns, id));
   QUIRE_ASSIGN_OR_RETURN(const auto pending, table_.pending_post(ns, id));
   // Its commit would undo the change, which was made to the version that it replaces.
   if (pending)
@@ -408,6 +416,7 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
   const JobTable::CommitHold hold(table_, ns, id);
   CommitOptions options;
   if (condition.if_match || condition.if_none_match) {
+    QUIRE_RETURN_IF_ERROR(refresh_for(condition, ns, id));
     QUIRE_ASSIGN_OR_RETURN(const DocumentInfo now, get(ns, id));
     QUIRE_RETURN_IF_ERROR(check_condition(condition, now.tag, now.content_hash));
     options.expected_version = now.version;

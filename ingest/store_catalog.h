@@ -44,6 +44,8 @@ class StoreCatalog final : public DocumentCatalog {
   DocumentInfo describe_whole(const DocumentManifest& head) const;
   std::optional<ReadBehind> read_behind_of(const DocumentManifest& head) const;
   Status look_for(std::string_view ns, std::string_view id) const;
+  Status refresh_for(const DocumentCondition& condition, std::string_view ns,
+                     std::string_view id) const;
   struct Whole {
     DocumentManifest manifest;
     std::string text;

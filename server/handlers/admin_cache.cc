@@ -51,7 +51,15 @@ std::optional<std::vector<DocumentManifest>> heads_of(Call& call,
   std::vector<DocumentManifest> out;
   json::array missing;
   for (const auto& id : ids) {
-    auto head = call.services.store->get_document_head(call.ns, id);
+    AdminStore& store = *call.services.store;
+    auto head = store.get_document_head(call.ns, id);
+    if (head.code() == Code::kNotFound) {  // here; another replica may have made it a moment ago
+      if (const Status s = store.refresh_document(call.ns, id); !s.ok()) {
+        call.fail(ingest_problem(s));
+        return std::nullopt;
+      }
+      head = store.get_document_head(call.ns, id);
+    }
     if (head.ok()) {
       out.push_back(std::move(*head));
     } else if (head.code() == Code::kNotFound || head.code() == Code::kInvalidArgument) {

@@ -153,6 +153,48 @@ TEST_F(SharedJobsTest, WhatAReplicaHasAcknowledgedIsThereAtEveryOtherAtOnce) {
   database->mute = false;
 }
 
+TEST_F(SharedJobsTest, WhatAnotherReplicaHasJustMadeCanBeWarmed) {
+  b.close();
+  b.poll = std::chrono::hours(1);  // it hears of changes late
+  b.open();
+  database->mute = true;
+  a.end_of(a.submit(1));
+  EXPECT_EQ(b.version("d0"), 0u);
+  const auto warm = b.service->warm("default", "d0");
+  ASSERT_OK(warm);
+  EXPECT_EQ(b.end_of(warm->id).results[0].result, ItemResult::kWarmed);
+  EXPECT_EQ(b.service->warm("default", "none").code(), Code::kNotFound);
+  database->mute = false;
+}
+
+TEST_F(SharedJobsTest, ConditionsAreCheckedAgainstWhatTheOthersHaveMade) {
+  a.end_of(a.submit(3));
+  ASSERT_TRUE(soon([&] { return b.version("d2") == 1; }));
+  b.close();
+  b.poll = std::chrono::hours(1);
+  b.open();
+  database->mute = true;
+  DocumentCondition named[3];  // each with the tag that a caller was told by the other replica
+  for (int i = 0; i < 3; ++i) {
+    const auto changed = a.service->documents().patch("default", "d" + std::to_string(i),
+                                                      {.title = "New"});
+    ASSERT_OK(changed);
+    named[i].if_match = changed->tag;
+  }
+  EXPECT_EQ(b.version("d0"), 1u) << "the change is not here yet";
+  DocumentPatch patch{.title = "Newer"};
+  patch.condition = named[0];
+  EXPECT_OK(b.service->documents().patch("default", "d0", patch));
+  EXPECT_OK(b.service->documents().remove("default", "d1", named[1]));
+  BatchOptions put;
+  put.in_batch = false;
+  put.if_match = named[2].if_match;
+  const auto job = b.service->submit("default", one(doc("d2", "another text")), put);
+  ASSERT_OK(job);
+  EXPECT_EQ(b.end_of(job->id).results[0].result, ItemResult::kUpdated);
+  database->mute = false;
+}
+
 TEST_F(SharedJobsTest, ADocumentThatAnotherReplicaIsReplacingIsNotPatched) {
   b.end_of(b.submit(2));
   ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
