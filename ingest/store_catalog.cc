@@ -476,6 +476,7 @@ Result<BulkDeleteResult> StoreCatalog::remove_many(std::string_view ns, const Bu
     return Status::invalid(request.filter ? "filter" : "ids", "give either ids or filter");
   if (request.filter && request.filter->empty())
     return Status::invalid("filter", "must not be empty; it would delete everything");
+  if (!request.dry_run) QUIRE_RETURN_IF_ERROR(catalog_status(store_.catalog_stats()));
   std::vector<std::string> ids = request.ids, tags;
   if (request.filter) {
     DocumentListOptions page;
@@ -508,6 +509,8 @@ Result<BulkDeleteResult> StoreCatalog::remove_many(std::string_view ns, const Bu
     } else {
       s = remove(ns, id);
     }
+    // What was deleted before is told; without any it is as if nothing had been asked for.
+    if (catalog_is_away(s) && out.deleted.empty()) return s;
     if (s.ok()) {
       out.deleted.push_back(id);
     } else if (s.code() == Code::kNotFound) {

@@ -118,12 +118,20 @@ TEST_F(Catalog, WhileTheDatabaseIsAwayQuestionsGoOnAndChangesAreRefused) {
   EXPECT_TRUE(state.starts_with("away since 20")) << state;
   const std::vector<std::array<std::string, 3>> changes = {
       {"POST", "/v1/documents", document("new", text)},
+      {"PUT", "/v1/documents/new", R"({"text":"new"})"},
       {"PATCH", "/v1/documents/d", R"({"title":"x"})"},
-      {"DELETE", "/v1/documents/d", ""}};
+      {"DELETE", "/v1/documents/d", ""},
+      {"POST", "/v1/documents/delete", R"({"ids":["d"]})"},
+      {"POST", "/v1/documents/delete", R"({"filter":{"status":"ready"}})"},
+      {"POST", "/v1/documents/d/warm", ""},
+      {"DELETE", "/v1/files/d", ""},
+      {"POST", "/v1/vector_stores", R"({"name":"Lights"})"},
+      {"POST", "/v1/admin/cache/pin", R"({"document_ids":["d"]})"},
+      {"POST", "/v1/admin/cache/unpin", R"({"document_ids":["d"]})"}};
   for (const auto& [method, target, body] : changes) {
     const auto refused = b.call(method, target, body);
-    EXPECT_EQ(refused.status, 503) << method << refused.body;
-    EXPECT_TRUE(refused.header("retry-after")) << method;
+    EXPECT_EQ(refused.status, 503) << method << " " << target << refused.body;
+    EXPECT_TRUE(refused.header("retry-after")) << method << " " << target;
     EXPECT_NE(refused.body.find("storage_unavailable"), std::string::npos) << refused.body;
     EXPECT_EQ(refused.body.find(test::PostgresProcess::kPassword), std::string::npos);
   }

@@ -220,6 +220,19 @@ TEST_F(SharedJobsTest, ADocumentThatAnotherReplicaIsReplacingIsNotPatched) {
   database->away = false;
 }
 
+TEST_F(SharedJobsTest, ABulkDeletionOfNothingWhileTheCatalogIsAwayIsRefused) {
+  a.end_of(a.submit(2));
+  BulkDelete request;
+  request.ids = {"d0", "d1"};
+  database->away = true;
+  EXPECT_TRUE(catalog_is_away(a.service->documents().remove_many("default", request).status()));
+  ASSERT_TRUE(soon([&] { return !a.store->catalog_stats().up; }));
+  EXPECT_TRUE(catalog_is_away(a.service->documents().remove_many("default", request).status()));
+  database->away = false;
+  ASSERT_TRUE(soon([&] { return a.store->catalog_stats().up; }));
+  EXPECT_EQ(a.service->documents().remove_many("default", request)->deleted.size(), 2u);
+}
+
 TEST_F(SharedJobsTest, ListsHaveTheJobsOfAllReplicasInOrder) {
   const std::string first = a.submit(1, "x"), second = b.submit(1, "y"), third = a.submit(1, "z");
   a.end_of(first), b.end_of(second), a.end_of(third);
