@@ -158,6 +158,16 @@ Result<JobListPage> JobTable::list_jobs(std::string_view ns, const JobListOption
 Result<JobSnapshot> JobTable::cancel_job(std::string_view ns, std::string_view job_id) {
   std::vector<JobPtr> ended;
   JobPtr found;
+  if (shared_ != nullptr) {
+    bool open = false;
+    {
+      const std::lock_guard lock(mu_);
+      found = find(ns, job_id);
+      open = found && found->record.status < JobStatus::kSucceeded;
+    }
+    // Who takes the job if this replica dies must know of it, too.
+    if (open) QUIRE_RETURN_IF_ERROR(shared_->cancel(ns, job_id));
+  }
   {
     const std::lock_guard lock(mu_);
     found = find(ns, job_id);

@@ -429,6 +429,24 @@ TEST_F(SharedJobsTest, AJobIsCancelledFromAnotherReplica) {
   EXPECT_EQ(b.service->jobs().cancel_job("another", id).code(), Code::kNotFound);
 }
 
+TEST_F(SharedJobsTest, ACancelledJobStaysCancelledWhereItsReplicaDies) {
+  a.engine->close();
+  const std::string id = a.submit(2);
+  a.engine->wait_for_one();
+  database->away = true;
+  EXPECT_TRUE(catalog_is_away(a.service->jobs().cancel_job("default", id).status()));
+  EXPECT_FALSE(a.service->jobs().job("default", id)->finished()) << "nothing was cancelled";
+  database->away = false;
+  ASSERT_OK(a.service->jobs().cancel_job("default", id));
+  database->jobs.forget_replicas();  // a hangs at the first document
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kCancelled);
+  EXPECT_EQ(b.engine->prefills(), 0);
+  a.engine->open();
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kCancelled);
+  EXPECT_EQ(b.version("d0") + b.version("d1"), 0u);
+}
+
 TEST_F(SharedJobsTest, AListenerHearsOfAJobElsewhereAndAlsoOnceItCameHere) {
   a.engine->close();
   const std::string id = a.submit(2);
