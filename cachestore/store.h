@@ -219,7 +219,8 @@ class Store {
   /// is running.
   using DocumentWatcher = std::function<void(std::string_view ns, std::string_view id)>;
   virtual void watch_documents(DocumentWatcher watcher) = 0;
-  /// Deletes expired documents and returns their number.
+  /// Deletes expired documents and returns their number. With a shared catalog it ends after some
+  /// seconds and leaves the rest for the next call.
   virtual Result<std::uint64_t> expire(std::int64_t now_ms) = 0;
 
   // ---- segments ----

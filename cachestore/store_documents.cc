@@ -35,6 +35,8 @@ bool is_same_version(const DocumentManifest& a, const DocumentManifest& b) {
 }
 
 constexpr std::size_t kMaxPendingUses = 4096, kMaxDoubts = 4096;
+/// How long documents of a shared catalog that have run out are deleted at a time.
+constexpr std::chrono::seconds kExpiryTime{5};
 
 }  // namespace
 
@@ -588,10 +590,14 @@ Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
     log_warning("usage counts were not written", {{"reason", s.to_string()}});
   constexpr std::size_t kAtOnce = 1000;
   std::uint64_t n = 0;
-  for (;;) {
+  // Each takes a round trip to a shared catalog, and the caller has other upkeep.
+  const auto until = catalog_ ? Clock::now() + kExpiryTime : Clock::time_point::max();
+  for (bool over = false; !over;) {
     const auto due = expiries_.due(now, kAtOnce);
     if (due.empty()) break;
     for (const std::string& key : due) {
+      over = Clock::now() >= until;
+      if (over) break;
       const auto split = key.find('\0');
       const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
       const Status s = remove_document(ns, id, now);

@@ -613,6 +613,7 @@ void JobTable::finish_stop() {
   if (const Status s = flush(); !s.ok())
     log_error("jobs could not be saved at the end", {{"error", s.to_string()}});
   note_stop();
+  end_keep_alive();
   bool leaves = false;
   {
     const std::lock_guard lock(mu_);

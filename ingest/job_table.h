@@ -2,6 +2,7 @@
 /// listeners, and the records on disk. JobTable does not know how a document is cached.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -280,6 +281,8 @@ class JobTable final : public JobBoard {
   Status call_off(const std::string& id);
   Status adopt_inputs(const JobRecord& record);
   Status tell_foreign();
+  void keep_alive();  // runs on a thread of its own
+  void end_keep_alive();
   void drop_records(const JobPtr& job);
   Result<JobSnapshot> foreign_job(std::string_view ns, std::string_view job_id);
   Result<JobSnapshot> cancel_foreign(std::string_view ns, std::string_view job_id);
@@ -331,6 +334,11 @@ class JobTable final : public JobBoard {
   bool any_progress_ = false;
   IngestStats totals_;
   std::thread notifier_;
+  std::thread alive_;
+  std::mutex alive_mu_;
+  std::condition_variable alive_wake_;
+  bool alive_stop_ = false;  // guarded by alive_mu_
+  std::atomic<std::chrono::steady_clock::time_point> last_sync_{};
   std::mutex sync_mu_;  // of sync_shared(), held before mu_
   std::chrono::steady_clock::time_point next_sync_{}, next_purge_{};  // guarded by sync_mu_
   std::set<std::string, std::less<>> unreadable_;                     // jobs; guarded by sync_mu_

@@ -19,6 +19,9 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kShareEvery{5};  // of a job that has not ended
 constexpr std::chrono::seconds kSyncEvery{1};   // while there are jobs
 constexpr int kSyncsPerLease = 4;               // while there are none
+/// A replica whose upkeep has not come by for so long hangs, and its jobs are for others.
+constexpr std::chrono::minutes kLongestUpkeep{5};
+constexpr std::chrono::milliseconds kLeastPause{10};
 constexpr std::chrono::hours kPurgeEvery{1};
 /// Posts that failed and whose jobs are called off where the catalog has them.
 constexpr std::size_t kMostRefused = 10'000;
@@ -187,6 +190,7 @@ Status JobTable::sync_shared() {
     if (std::exchange(stands_alone_, true) || !store_.get_meta(kReplicaRecord).ok()) return {};
     return store_.delete_meta(kReplicaRecord);
   }
+  last_sync_ = SteadyClock::now();
   QUIRE_RETURN_IF_ERROR(tell_foreign());
   const auto now = SteadyClock::now();
   if (now < next_sync_) return {};
@@ -286,6 +290,30 @@ Status JobTable::sync_shared() {
     QUIRE_RETURN_IF_ERROR(shared_->purge(options_.job_retention_ms));
   }
   return {};
+}
+
+/// Says again and again that this replica is alive. The upkeep does so, too, but it may have much
+/// else to do, and over a slow network each of its steps takes long. Others would take jobs that
+/// are worked on here, and repeat requests that run.
+void JobTable::keep_alive() {
+  const auto pause = std::max<std::chrono::milliseconds>(
+      store_.options().catalog.job_lease / kSyncsPerLease, kLeastPause);
+  std::unique_lock lock(alive_mu_);
+  while (!alive_wake_.wait_for(lock, pause, [this] { return alive_stop_; })) {
+    lock.unlock();
+    // A failure is the catalog's, which others tell of.
+    if (SteadyClock::now() - last_sync_.load() < kLongestUpkeep) (void)shared_->beat();
+    lock.lock();
+  }
+}
+
+void JobTable::end_keep_alive() {
+  {
+    const std::lock_guard lock(alive_mu_);
+    alive_stop_ = true;
+  }
+  alive_wake_.notify_all();
+  if (alive_.joinable()) alive_.join();
 }
 
 Status JobTable::adopt(const OwnJob& own) {

@@ -473,6 +473,8 @@ Status JobTable::start() {
   }
   // Without the catalog its jobs wait until it is back.
   if (const Status s = sync_shared(); !s.ok() && !catalog_is_away(s)) return s;
+  if (shared_ != nullptr && options_.maintenance_interval_ms > 0)
+    alive_ = std::thread([this] { keep_alive(); });
   return {};
 }
 

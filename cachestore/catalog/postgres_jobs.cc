@@ -115,7 +115,7 @@ PostgresStatement PostgresJobs::mark(const JobFence& fence) {
   return prepared("job_mark", {fence.job, fence.item, fence.mark});
 }
 
-PostgresStatement PostgresJobs::beat() const {
+PostgresStatement PostgresJobs::sign_of_life() const {
   const auto ms = static_cast<std::uint64_t>(pool_.options().job_lease.count());
   return prepared("replica_beat", {replica_, ms});
 }
@@ -131,7 +131,7 @@ Status PostgresJobs::add(const SharedJob& job, std::span<const SharedJobPart> pa
   }
   // A replica that has not been heard of yet would lose the job at once. Last, as other signs of
   // life wait until this one is committed, and the parts may be long.
-  statements.push_back(beat());
+  statements.push_back(sign_of_life());
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements, bytes));
   const PostgresRows& owner = answers.at(1);
   if (owner.size() == 1 && owner.bytes(0, 0) == replica_) return {};
@@ -205,14 +205,20 @@ Result<std::vector<SharedJobItem>> PostgresJobs::items(std::string_view id) {
 }
 
 Status PostgresJobs::succeed(std::string_view earlier) {
-  const PostgresStatement statements[] = {beat(), prepared("replica_succeed", {replica_, earlier}),
+  const PostgresStatement statements[] = {sign_of_life(),
+                                          prepared("replica_succeed", {replica_, earlier}),
                                           prepared("replica_leave", {earlier})};
   return pool_.run(statements).status();
 }
 
+Status PostgresJobs::beat() {
+  const PostgresStatement statement = sign_of_life();
+  return pool_.run({&statement, 1}).status();
+}
+
 Result<std::vector<OwnJob>> PostgresJobs::renew(std::size_t limit,
                                                 std::span<const std::string> except) {
-  std::vector<PostgresStatement> statements{beat()};
+  std::vector<PostgresStatement> statements{sign_of_life()};
   std::string names;  // all of one length, so none is a part of another
   for (const std::string& id : except) names += id + '\n';
   if (limit > 0)

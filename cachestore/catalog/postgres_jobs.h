@@ -22,7 +22,7 @@ class PostgresJobs final : public SharedJobs {
   /// Returns what marks the item as done.
   static PostgresStatement mark(const JobFence& fence);
   /// Returns what says that this replica is alive.
-  PostgresStatement beat() const;
+  PostgresStatement sign_of_life() const;
 
   const std::string& replica() const override { return replica_; }
   Status add(const SharedJob& job, std::span<const SharedJobPart> parts) override;
@@ -36,6 +36,7 @@ class PostgresJobs final : public SharedJobs {
                                            std::size_t limit) override;
   Result<std::vector<SharedJobItem>> items(std::string_view id) override;
   Status succeed(std::string_view earlier) override;
+  Status beat() override;
   Result<std::vector<OwnJob>> renew(std::size_t limit,
                                     std::span<const std::string> except) override;
   Status begin(std::string_view id) override;

@@ -80,7 +80,7 @@ Result<SharedReply> PostgresReplies::begin(const Digest& slot, const Digest& bod
   const auto lease_ms = static_cast<std::uint64_t>(pool_.options().job_lease.count());
   // Without a sign of life the slot would be anyone's after the lease.
   const PostgresStatement statements[] = {
-      jobs_.beat(),
+      jobs_.sign_of_life(),
       prepared("reply_begin", {bytes_of(slot), bytes_of(body), jobs_.replica(),
                                static_cast<std::uint64_t>(keep.count()), lease_ms}),
       prepared("reply_get", {bytes_of(slot)})};

@@ -90,8 +90,8 @@ class SharedCatalog {
   /// was not, and never comes later: who asks again sees which.
   virtual Result<std::uint64_t> put(const CatalogPut& put, std::uint64_t expected) = 0;
   /// Deletes the document in the same way and returns the number of the change. Jobs from before
-  /// cannot make it again. Where it has `expired`, those from before the change that made it cannot:
-  /// a later one may have been made before somebody noticed the end.
+  /// cannot make it again. Where it has `expired`, those from before the change that made it
+  /// cannot: a later one may have been made before somebody noticed the end.
   virtual Result<std::uint64_t> remove(std::string_view ns, std::string_view id,
                                        std::uint64_t expected, bool expired) = 0;
   /// Marks the item as done with a document that is already as the job wants it if its revision has

@@ -59,9 +59,9 @@ struct JobFence {
   bool says_nothing_new = false;
 };
 
-/// A replica is heard of with each renew(). Once it has not been for CatalogOptions::job_lease by
-/// the catalog's clock, others take its jobs, and changes under its fences fail. Threads: all
-/// methods concurrently. Errors of all: catalog_is_away().
+/// A replica is heard of with each beat() and renew(). Once it has not been for
+/// CatalogOptions::job_lease by the catalog's clock, others take its jobs, and changes under its
+/// fences fail. Threads: all methods concurrently. Errors of all: catalog_is_away().
 class SharedJobs {
  public:
   virtual ~SharedJobs() = default;
@@ -90,8 +90,10 @@ class SharedJobs {
 
   /// Takes all jobs of an earlier process of this replica that no other has taken.
   virtual Status succeed(std::string_view earlier) = 0;
-  /// Says that this replica is alive, takes up to `limit` jobs of those that are not, apart from
-  /// those named, and returns the unfinished ones that it has.
+  /// Says that this replica is alive.
+  virtual Status beat() = 0;
+  /// Does so, takes up to `limit` jobs of those that are not, apart from those named, and returns
+  /// the unfinished ones that it has.
   virtual Result<std::vector<OwnJob>> renew(std::size_t limit,
                                             std::span<const std::string> except) = 0;
   /// Says that work on a job of this replica begins, durably. Errors: job_taken_over().

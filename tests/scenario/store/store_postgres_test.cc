@@ -594,6 +594,16 @@ TEST_F(StorePostgres, AJobThatTakesLongToAddKeepsNoSignOfLifeWaiting) {
   EXPECT_EQ(a.own(), (Names{"job_1", "job_2"}));
 }
 
+TEST_F(StorePostgres, ASignOfLifeAloneKeepsTheJobs) {
+  const Jobs a(server->url()), b(server->url());
+  a.make("job_1");
+  Session send(*server);
+  ASSERT_OK(send("UPDATE quire_replicas SET until = now() - interval '1 hour'"));
+  ASSERT_OK(a->beat());
+  EXPECT_EQ(b.own(100), Names{});
+  EXPECT_EQ(a.own(), Names{"job_1"});
+}
+
 TEST_F(StorePostgres, AChangeForAJobNeedsTheJob) {
   const Jobs a(server->url()), b(server->url());
   a.make("job_1");

@@ -153,6 +153,12 @@ class MemoryJobs final : public SharedJobs {
       if (entry.owner == earlier && !entry.job.ended) take(entry);
     return {};
   }
+  Status beat() override {
+    QUIRE_RETURN_IF_ERROR(call_());
+    const std::lock_guard lock(t_.mu);
+    t_.alive.insert(replica_);
+    return {};
+  }
   Result<std::vector<OwnJob>> renew(std::size_t limit,
                                     std::span<const std::string> except) override {
     QUIRE_RETURN_IF_ERROR(call_());

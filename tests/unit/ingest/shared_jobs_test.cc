@@ -290,6 +290,34 @@ TEST_F(SharedJobsTest, AJobOfAReplicaThatIsGoneGoesOnElsewhereFromWhereItWas) {
   EXPECT_EQ(a.service->stats().documents_waiting, 0);
 }
 
+TEST_F(SharedJobsTest, AReplicaIsHeardOfWhileItsUpkeepTakesLong) {
+  BatchOptions short_lived;
+  short_lived.ttl_seconds = 30;
+  const auto job = b.service->submit("default", one(doc("d0", "text")), short_lived);
+  ASSERT_OK(job);
+  b.end_of(job->id);
+  a.close();
+  a.options.clock_ms = [] { return IngestOptions().now_ms() + 60'000; };
+  a.options.maintenance_interval_ms = 10;
+  std::promise<void> go;
+  const auto going = go.get_future().share();
+  std::atomic<bool> waits{false};
+  database->set_fault([&](std::string_view operation) {
+    if (operation == "remove" && !waits.exchange(true)) going.wait();
+    return Status();
+  });
+  a.open();
+  ASSERT_TRUE(soon([&] { return waits.load(); })) << "its upkeep deletes what has run out";
+  database->jobs.forget_replicas();
+  EXPECT_TRUE(soon([&] {
+    const std::lock_guard lock(database->jobs.mu);
+    return database->jobs.alive.contains(a.store->shared_jobs()->replica());
+  }));
+  go.set_value();
+  database->set_fault({});
+  a.close();
+}
+
 TEST_F(SharedJobsTest, AJobThatComesBackWhileItsRecordsGoIsWholeAgain) {
   StoreOptions options;
   options.catalog.poll = a.poll;
