@@ -65,8 +65,8 @@ std::optional<RemoteHost> target_of(const RedisReply& reply, const RemoteHost& f
 
 /// Returns whether the node refuses work that another moment, or another node, would take.
 bool passes_by(const RedisReply& reply) {
-  for (const std::string_view word : {"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN",
-                                      "READONLY", "BUSY", "OOM", "NOREPLICAS"})
+  for (const std::string_view word :
+       {"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS"})
     if (reply.is_error(word)) return true;
   return false;
 }
@@ -434,6 +434,8 @@ class RedisCluster::Exchange {
       return {};
     }
     if (passes_by(reply)) return Status::unavailable(host_.name + " refuses work: " + reply.text);
+    // It takes nothing new, and answers all the same.
+    if (reply.is_error("OOM")) return Status::exhausted(host_.name + " is full: " + reply.text);
     if (reply.is_error("NOAUTH") || reply.is_error("NOPERM"))
       return Status(Code::kFailedPrecondition,
                     host_.name + " refuses this client: " + reply.text +

@@ -620,6 +620,10 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
       log_warning("KV was not written to a shared tier", {{"tier", std::string(tier.tier->kind())},
                                                           {"segment", segment},
                                                           {"reason", s.to_string()}});
+    // A part of it is of no use, and a full tier needs the room. One that gives no answer is not
+    // asked again.
+    if (!stopping_ && s.code() != Code::kUnavailable && s.code() != Code::kDeadlineExceeded)
+      (void)tier.tier->remove(segment, Clock::now() + options_.timeout);
     return;
   }
   ++tier.written;

@@ -203,6 +203,24 @@ TEST(StoreRedis, AServerThatHangsOrDiesCostsTheTimeLimitAndNoCommit) {
   EXPECT_OK(test::check_segment(*b.store, *segment, 20));
 }
 
+TEST(StoreRedis, AFullServerIsReadOnAndKeepsNoPartOfWhatItRefused) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica a(redis.url()), b(redis.url());
+  ASSERT_OK(test::put_document(*a.store, "d1", {1}));
+  ASSERT_TRUE(redis.ask({"CONFIG", "SET", "maxmemory-policy", "noeviction"}));
+  ASSERT_TRUE(redis.ask({"CONFIG", "SET", "maxmemory", "1"}));
+  for (std::uint64_t key = 2; key <= 12; ++key)
+    ASSERT_OK(test::put_document(*a.store, "d" + std::to_string(key), {key}));
+  EXPECT_EQ(a.counts().write_failures, 11u);
+  EXPECT_TRUE(a.counts().up);
+  EXPECT_OK(b.check(1));
+  EXPECT_EQ(redis.ask({"DBSIZE"})->integer, 1);
+  ASSERT_TRUE(redis.ask({"CONFIG", "SET", "maxmemory", "0"}));
+  ASSERT_OK(test::put_document(*a.store, "d13", {13}));
+  EXPECT_OK(b.check(13)) << "it takes more once it has room";
+}
+
 TEST(StoreRedis, AUserWithFewRightsIsEnough) {
   SKIP_WITHOUT_REDIS();
   test::RedisProcess redis;

@@ -469,6 +469,19 @@ TEST_F(StoreRemoteTest, ATierThatFailsCostsNoCommitAndIsLeftAlone) {
   }
 }
 
+TEST_F(StoreRemoteTest, ATierThatIsFullIsReadOnAndKeepsNoPartOfWhatItRefused) {
+  ASSERT_OK(test::put_document(*a, "d1", {1}));
+  shared->fault = [](std::string_view operation) {
+    return operation == "put" ? Status::exhausted("it has no memory") : Status();
+  };
+  for (std::uint64_t k = 2; k <= 20; ++k)
+    ASSERT_OK(test::put_document(*a, "d" + std::to_string(k), {k}));
+  EXPECT_EQ(counts(a).write_failures, 19u);
+  EXPECT_TRUE(counts(a).up);
+  EXPECT_EQ(shared->removes, 19);
+  EXPECT_OK(recall(*b, 1));
+}
+
 TEST_F(StoreRemoteTest, WaitsInVainCountOnceTheySumUpToTheTimeLimit) {
   RemoteOptions options;
   shared->fault = [](std::string_view) { return Status::deadline("no answer in time"); };

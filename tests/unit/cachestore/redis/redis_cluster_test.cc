@@ -213,7 +213,7 @@ TEST(RedisCluster, RefusalsAndOddRepliesAreErrorsWithAName) {
   for (const auto& [text, code] : std::vector<std::pair<std::string, Code>>{
            {"-CLUSTERDOWN The cluster is down\r\n", Code::kUnavailable},
            {"-LOADING Redis is loading\r\n", Code::kUnavailable},
-           {"-OOM command not allowed\r\n", Code::kUnavailable},
+           {"-OOM command not allowed\r\n", Code::kResourceExhausted},
            {"-NOPERM no permissions\r\n", Code::kFailedPrecondition},
            {"-NOAUTH Authentication required\r\n", Code::kFailedPrecondition},
            {"-MOVED somewhere\r\n", Code::kIo},
