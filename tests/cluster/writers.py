@@ -14,6 +14,7 @@ DROPPED = 0.15  # share of the others whose answer is dropped
 INSIST = 0.7  # share of lost ones that are repeated until their lease is over, too
 AGAIN = 0.6  # share of answered ones that are repeated
 OTHER_BODY = 0.15  # share of answered ones that are sent with another body
+UNSETTLED = 0.5  # share of patches and pins of any document, a job's, too
 LOOK = 0.5  # share of changes after which another service is asked for the document
 # After these a repetition would be another request, so the service forgets the key.
 PASSES = (409, 429)
@@ -137,6 +138,8 @@ class ClusterWriter(Writer):
         self.number_of_keys = 0
         self.request = None  # the one with a key that is sent
         self.again = None  # one that was not answered, to be sent once more
+        self.said = None  # status and body of the answer to a request without a key
+        self.any_document = False  # also one of a job is patched or pinned
         self.insists = False  # every request is repeated for longer than a lease
         self.unanswered = []  # such with their kinds, changes, and numbers of the last change
         self.clocks = set()  # how wrong those of the services are that were asked for a change
@@ -149,6 +152,30 @@ class ClusterWriter(Writer):
         if expires:  # by the clock of the service that stores it
             expires = (expires[0] - self.wrong_s, expires[1] + self.wrong_s)
         return options, expires
+
+    def settled(self):
+        if not self.any_document:
+            return super().settled()
+        name = self.rng.choice(self.ids)
+        values = self.expected.values(name)
+        if len(values) != 1 or values[0] is None or values[0].expires:
+            return None, None
+        return name, values[0]
+
+    def of_any_document(self, change):
+        """Changes a document that a job may still work on. Where it does, that is refused; else the
+        change must stay, whichever service has the job."""
+        self.any_document = self.rng.random() < UNSETTLED
+        try:
+            change()
+        finally:
+            self.any_document = False
+
+    def do_patch(self):
+        self.of_any_document(super().do_patch)
+
+    def do_pin(self):
+        self.of_any_document(super().do_pin)
 
     def step(self):
         if self.later and self.rng.random() < 0.15:
@@ -167,7 +194,7 @@ class ClusterWriter(Writer):
 
     def ask(self, kind, method, path, body, changes, good=(200, 201)):
         said = {n: v and v.shown() for n, v in changes.items()}
-        began, reply = time.time(), "no answer"
+        began, reply, self.said = time.time(), "no answer", None
         self.change(changes)
         try:
             reply = super().ask(kind, method, path, body, changes, good)
@@ -182,6 +209,9 @@ class ClusterWriter(Writer):
             if self.request:
                 told += f", key {self.request.key}"
             self.history.append((began, time.time(), self.client.asked, kind, said, told))
+        if reply is None and code_of(self.said) == "document_not_ready":
+            self.expected.refuse(kind, changes)
+            self.cluster.count("changes refused while a job works on the document")
         if reply and self.rng.random() < LOOK:
             done = reply.get("status") not in ("queued", "running")
             self.look(changes, "once done" if done else None)
@@ -223,7 +253,7 @@ class ClusterWriter(Writer):
         one answer that counts."""
         self.request = None
         if method != "POST" or not (self.again or self.rng.random() < KEYED):
-            said = self.client.call(method, path, body)
+            self.said = said = self.client.call(method, path, body)
             self.clocks = {self.client.wrong_s}
             return said
         if not self.again:
