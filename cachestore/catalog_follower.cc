@@ -23,18 +23,35 @@ constexpr std::chrono::seconds kUpkeepEvery{5};
 constexpr std::chrono::hours kTrimEvery{1};
 constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{2000};
 
-std::string encode_position(const CatalogPosition& position) {
+struct SavedPosition {
+  CatalogPosition position{};
+  CatalogWriters writers{};
+};
+
+std::string encode_position(const CatalogPosition& position, const CatalogWriters& writers) {
   ByteWriter w;
   for (const std::uint64_t number : position) w.number<std::uint64_t>(number);
+  for (const std::string& writer : writers) w.text32(writer);
   return w.take();
 }
 
-std::optional<CatalogPosition> decode_position(std::string_view bytes) {
-  CatalogPosition out{};
+std::optional<SavedPosition> decode_position(std::string_view bytes) {
+  SavedPosition out;
   ByteReader r(bytes);
-  for (std::uint64_t& number : out) number = r.number<std::uint64_t>();
+  for (std::uint64_t& number : out.position) number = r.number<std::uint64_t>();
+  // Earlier programs saved no writers.
+  if (r.ok() && r.at_end()) return out;
+  for (std::string& writer : out.writers) writer = r.text32();
   if (!r.ok() || !r.at_end()) return std::nullopt;
   return out;
+}
+
+Status other_history() {
+  return Status(Code::kFailedPrecondition,
+                "the shared catalog lacks changes that were read from it before, as after going "
+                "back to a backup, or to a standby that lagged; start every replica with an empty "
+                "folder disk.path",
+                "catalog.url");
 }
 
 }  // namespace
@@ -141,7 +158,8 @@ Status CatalogFollower::join() {
   if (!saved.ok() && saved.code() != Code::kNotFound) return saved.status();
   const auto position = saved.ok() ? decode_position(*saved) : std::nullopt;
   if (position) {
-    position_ = *position;
+    position_ = position->position;
+    writers_ = position->writers;
   } else {
     QUIRE_RETURN_IF_ERROR(copy_.share_own());
     QUIRE_RETURN_IF_ERROR(compare());
@@ -210,7 +228,7 @@ Status CatalogFollower::fetch_missing() {
 
 Status CatalogFollower::save_position() {
   if (missing_.empty() && !too_many_missing_)
-    QUIRE_RETURN_IF_ERROR(copy_.save(kCatalogPositionRecord, encode_position(position_)));
+    QUIRE_RETURN_IF_ERROR(copy_.save(kCatalogPositionRecord, encode_position(position_, writers_)));
   copy_.passed(position_);
   return {};
 }
@@ -219,21 +237,33 @@ Status CatalogFollower::follow() {
   while (!stop_) {
     QUIRE_ASSIGN_OR_RETURN(const CatalogChanges found, catalog_.changes(position_, kNamesAtOnce));
     std::uint64_t behind = 0;
+    bool lost = found.lost, learned = false;
     for (std::uint32_t shard = 0; shard < kCatalogShards; ++shard) {
-      if (found.end[shard] < position_[shard]) {
-        joined_ = false;
-        return Status(Code::kFailedPrecondition,
-                      "the shared catalog is older than what was read from it before, as after "
-                      "going back to a backup; start every replica with an empty folder disk.path",
-                      "catalog.url");
+      std::string& known = writers_[shard];
+      const std::string& there = found.before[shard];
+      // Numbers go on from what is left, so one may name another change by now.
+      lost = lost || found.end[shard] < position_[shard] ||
+             (!known.empty() && !there.empty() && known != there);
+      if (known.empty() && !there.empty()) {
+        known = there;
+        learned = true;
       }
       behind += found.end[shard] - position_[shard];
     }
+    if (lost) {
+      joined_ = false;
+      return other_history();
+    }
     behind_ = behind;
+    if (learned) (void)save_position();  // else it is saved with the next change
     if (behind == 0) return {};
     CatalogPosition next = position_;
-    for (const CatalogChange& c : found.changes)
-      if (c.number == next[c.shard] + 1) next[c.shard] = c.number;
+    CatalogWriters writers = writers_;
+    for (const CatalogChange& c : found.changes) {
+      if (c.number != next[c.shard] + 1) continue;
+      next[c.shard] = c.number;
+      writers[c.shard] = c.writer;
+    }
     // In a part that goes on, the log begins right behind the position unless it was cut.
     for (std::uint32_t shard = 0; shard < kCatalogShards; ++shard)
       if (found.end[shard] > position_[shard] && next[shard] == position_[shard]) {
@@ -245,6 +275,7 @@ Status CatalogFollower::follow() {
     if (next == position_) continue;
     QUIRE_RETURN_IF_ERROR(fetch(found.changes));
     position_ = next;
+    writers_ = std::move(writers);
     QUIRE_RETURN_IF_ERROR(save_position());
   }
   return {};
@@ -331,6 +362,7 @@ Status CatalogFollower::compare() {
     after = last;
   }
   position_ = end;
+  writers_ = {};  // they are learned with the next look
   QUIRE_RETURN_IF_ERROR(save_position());
   log_info("the store has the documents of the shared catalog",
            {{"documents", std::to_string(seen)}, {"fetched", std::to_string(applied_.load())}});

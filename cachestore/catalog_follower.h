@@ -95,6 +95,7 @@ class CatalogFollower {
   const std::function<std::int64_t()> clock_ms_;
   std::atomic<bool> stop_{false}, joined_{false};
   CatalogPosition position_{};       // of the thread that steps
+  CatalogWriters writers_{};         // of the changes there; of the thread that steps
   Clock::time_point next_upkeep_{};  // of the thread that steps
   Clock::time_point next_trim_{};    // of the thread that steps
   /// Changes up to position_ for which there was no room; of the thread that steps. While there are

@@ -81,8 +81,12 @@ constexpr PostgresConnection::Prepared kStatements[] = {
      "ORDER BY ns, id LIMIT $3::bigint"},
     {"end", "SELECT shard, number FROM quire_shards"},
     {"changes",
-     "SELECT number, ns, id FROM quire_changes WHERE shard = $1::bigint AND number > $2::bigint "
-     "ORDER BY number LIMIT $3::bigint"},
+     "SELECT number, ns, id, writer FROM quire_changes WHERE shard = $1::bigint AND number > "
+     "$2::bigint ORDER BY number LIMIT $3::bigint"},
+    {"writers",
+     "SELECT c.shard, c.writer FROM unnest(string_to_array($1::text, ',')::bigint[]) WITH "
+     "ORDINALITY AS p (number, nth) JOIN quire_changes c ON c.shard = p.nth - 1 AND c.number = "
+     "p.number"},
     {"writer", "SELECT writer FROM quire_changes WHERE shard = $1::bigint AND number = $2::bigint"},
 };
 
@@ -92,6 +96,14 @@ std::vector<PostgresConnection::Prepared> statements() {
        {PostgresJobs::statements(), PostgresRecords::statements(), PostgresReplies::statements()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+CatalogPosition position_in(const PostgresRows& rows) {
+  CatalogPosition out{};
+  for (int i = 0; i < rows.size(); ++i)
+    if (const std::uint64_t shard = rows.number(i, 0); shard < kCatalogShards)
+      out[to_size(shard)] = rows.number(i, 1);
+  return out;
 }
 
 CatalogName name_in(const PostgresRows& rows, int row, int column) {
@@ -163,17 +175,21 @@ Result<std::vector<CatalogEntry>> PostgresCatalog::list(const CatalogName& after
 Result<CatalogPosition> PostgresCatalog::end() {
   const PostgresStatement ask = prepared("end");
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&ask, 1}));
-  CatalogPosition out{};
-  const PostgresRows& rows = answers.at(0);
-  for (int i = 0; i < rows.size(); ++i)
-    if (const std::uint64_t shard = rows.number(i, 0); shard < kCatalogShards)
-      out[to_size(shard)] = rows.number(i, 1);
-  return out;
+  return position_in(answers.at(0));
 }
 
 Result<CatalogChanges> PostgresCatalog::changes(const CatalogPosition& after, std::size_t limit) {
   CatalogChanges out;
-  QUIRE_ASSIGN_OR_RETURN(out.end, end());
+  std::string numbers;
+  for (const std::uint64_t number : after)
+    numbers += (numbers.empty() ? "" : ",") + std::to_string(number);
+  const PostgresStatement look[] = {prepared("end"), prepared("writers", {numbers})};
+  QUIRE_ASSIGN_OR_RETURN(const auto found, pool_.run(look));
+  out.end = position_in(found.at(0));
+  const PostgresRows& writers = found.at(1);
+  for (int i = 0; i < writers.size(); ++i)
+    if (const std::uint64_t shard = writers.number(i, 0); shard < kCatalogShards)
+      out.before[to_size(shard)] = writers.bytes(i, 1);
   std::vector<PostgresStatement> statements;
   std::vector<std::uint32_t> shards;
   for (std::uint32_t shard = 0; shard < kCatalogShards; ++shard) {
@@ -186,7 +202,13 @@ Result<CatalogChanges> PostgresCatalog::changes(const CatalogPosition& after, st
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements));
   for (std::size_t i = 0; i < answers.size(); ++i)
     for (int row = 0; row < answers[i].size(); ++row)
-      out.changes.push_back({shards[i], answers[i].number(row, 0), name_in(answers[i], row, 1)});
+      out.changes.push_back({shards[i], answers[i].number(row, 0), name_in(answers[i], row, 1),
+                             std::string(answers[i].bytes(row, 3))});
+  const std::lock_guard lock(own_mu_);
+  std::erase_if(own_, [&](const auto& own) { return own.first.second <= after[own.first.first]; });
+  for (const CatalogChange& c : out.changes)
+    if (const auto own = own_.find({c.shard, c.number}); own != own_.end())
+      out.lost = out.lost || own->second != c.writer;
   return out;
 }
 
@@ -249,7 +271,10 @@ Result<std::uint64_t> PostgresCatalog::change(
     write.push_back(plain("NOTIFY quire_changes"));
     const Status s = (*connection)->run(write, until, &rows);
     if (rows.size() > before) {
-      if (rows[before].command() == "COMMIT") return number;
+      if (rows[before].command() == "COMMIT") {
+        keep_own(shard, number, writer);
+        return number;
+      }
       return pool_.failed(catalog_away("the change was rolled back"));
     }
     if (rows.size() < before && !(*connection)->is_broken())
@@ -258,7 +283,15 @@ Result<std::uint64_t> PostgresCatalog::change(
     break;
   }
   QUIRE_RETURN_IF_ERROR(resolve(shard, number, writer));
+  keep_own(shard, number, writer);
   return number;
+}
+
+/// Remembers a change that was made until it is read back.
+void PostgresCatalog::keep_own(std::uint32_t shard, std::uint64_t number,
+                               const std::string& writer) {
+  const std::lock_guard lock(own_mu_);
+  own_.emplace(std::pair{shard, number}, writer);
 }
 
 Status PostgresCatalog::resolve(std::uint32_t shard, std::uint64_t number,

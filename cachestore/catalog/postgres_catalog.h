@@ -2,9 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cachestore/catalog/postgres_jobs.h"
@@ -50,6 +53,7 @@ class PostgresCatalog final : public SharedCatalog {
       std::string_view ns, std::string_view id, std::uint64_t expected,
       const std::optional<JobFence>& fence, std::size_t bytes,
       const std::function<std::vector<PostgresStatement>(const ChangeNumbers&)>& statements);
+  void keep_own(std::uint32_t shard, std::uint64_t number, const std::string& writer);
   /// Finds out whether a change was made whose answer was lost.
   Status resolve(std::uint32_t shard, std::uint64_t number, const std::string& writer);
 
@@ -57,6 +61,9 @@ class PostgresCatalog final : public SharedCatalog {
   PostgresJobs jobs_;
   PostgresRecords records_;
   PostgresReplies replies_;
+  std::mutex own_mu_;
+  /// Writers of changes that this process has made and not read back, by shard and number.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> own_;  // guarded by own_mu_
   const int wake_fd_;
   std::unique_ptr<PostgresConnection> listener_;  // of the thread in wait()
 };

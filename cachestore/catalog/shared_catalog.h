@@ -67,12 +67,20 @@ struct CatalogChange {
   std::uint32_t shard = 0;
   std::uint64_t number = 0;
   CatalogName name;
+  std::string writer{};  ///< no two changes have the same
 };
 /// The number of the last change of each part.
 using CatalogPosition = std::array<std::uint64_t, kCatalogShards>;
+/// Who made the last change of each part; empty: not known.
+using CatalogWriters = std::array<std::string, kCatalogShards>;
 struct CatalogChanges {
   CatalogPosition end{};               ///< of the log, at least; read before the changes
   std::vector<CatalogChange> changes;  ///< by part and number
+  /// Who made the changes at the position behind which these are, where the log still has them.
+  CatalogWriters before{};
+  /// A change that this process made is not among them, though another has its number: the catalog
+  /// has lost it.
+  bool lost = false;
 };
 
 /// Threads: all methods concurrently; wait() on one thread at a time. Errors of all: kIo with the

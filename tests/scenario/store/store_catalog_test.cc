@@ -85,6 +85,23 @@ TEST_F(StoreCatalog, WhatOneReplicaPostsAnotherHasWithTextTokensAndSettings) {
   EXPECT_EQ(a.store->catalog_stats().written, 1u);
 }
 
+TEST_F(StoreCatalog, ALostChangeIsNoticedThoughAnotherHasItsNumber) {
+  ASSERT_OK(test::put_document(*a.store, "d", {1}));
+  ASSERT_TRUE(b.has("d", 1));
+  // As where a standby takes over that lagged, and another replica is quick.
+  {
+    const std::lock_guard lock(database->mu);
+    database->log.back().writer = "another";
+  }
+  EXPECT_TRUE(soon([&] { return !b.store->catalog_stats().up; }));
+  const std::string reason = b.store->catalog_stats().reason;
+  EXPECT_NE(reason.find("lacks changes"), reason.npos) << reason;
+  EXPECT_EQ(b.version("d"), 1u) << "it answers from its copy";
+  ASSERT_OK(test::put_document(*Replica(database).store, "new", {2}));
+  EXPECT_FALSE(b.open(database).ok()) << "nor does a start follow it";
+  EXPECT_OK(Replica(database).status) << "an empty folder does";
+}
+
 TEST_F(StoreCatalog, ATextThatWaitedTravels) {
   const NamedText text{"job/0", "a text that waits"};
   ASSERT_OK(a.store->put_job_and_texts("job", "x", {&text, 1}));

@@ -437,6 +437,37 @@ TEST_F(StorePostgres, ReplicasThatStartAtOnceMakeTheTablesOnce) {
             kCatalogShards);
 }
 
+TEST_F(StorePostgres, ALostChangeIsNoticedThoughAnotherHasItsNumber) {
+  Replica a(server->url()), b(server->url());
+  for (const char* id : {"d", "e", "f"}) ASSERT_OK(a.post(id));
+  ASSERT_TRUE(b.has("f", 1));
+  EXPECT_TRUE(b.store->catalog_stats().up);
+  Session send(*server);
+  ASSERT_OK(send("UPDATE quire_changes SET writer = 'another'"));
+  for (Replica* r : {&a, &b}) {
+    EXPECT_TRUE(soon([&] { return !r->store->catalog_stats().up; }));
+    const std::string reason = r->store->catalog_stats().reason;
+    EXPECT_NE(reason.find("lacks changes"), reason.npos) << reason;
+  }
+  // The same of a change that this process has made and not read back.
+  auto catalog = open_shared_catalog(options_for(server->url()));
+  ASSERT_OK(catalog);
+  CatalogPut p;
+  p.ns = "default";
+  p.id = "g";
+  p.head = "head";
+  p.tokens = "tokens";
+  p.text = "text";
+  ASSERT_OK((*catalog)->put(p, 0));
+  EXPECT_FALSE((*catalog)->changes({}, 100)->lost);
+  ASSERT_OK(send("UPDATE quire_changes SET writer = 'yet another'"));
+  const auto found = (*catalog)->changes({}, 100);
+  ASSERT_OK(found);
+  EXPECT_TRUE(found->lost);
+  ASSERT_EQ(found->changes.size(), 4u);
+  EXPECT_FALSE((*catalog)->changes(found->end, 100)->lost) << "nobody stands before it any more";
+}
+
 TEST_F(StorePostgres, AChangeIsAnnouncedAndNotOnlyPolledFor) {
   StoreOptions options;
   options.catalog = options_for(server->url());

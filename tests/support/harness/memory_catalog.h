@@ -33,6 +33,7 @@ struct MemoryDatabase {
   std::map<CatalogName, std::uint64_t> deletions;  // guarded by mu
   std::vector<CatalogChange> log;                  // guarded by mu
   CatalogPosition end{};                           // guarded by mu
+  std::uint64_t written = 0;                       // guarded by mu
   std::uint64_t announced = 0;                     // guarded by mu
   std::atomic<int> bodies_read{0};
   /// Called before each operation; an error is its result.
@@ -174,8 +175,10 @@ class MemoryCatalog final : public SharedCatalog {
     const std::lock_guard lock(d_->mu);
     CatalogChanges out;
     out.end = d_->end;
-    for (const CatalogChange& c : d_->log)
+    for (const CatalogChange& c : d_->log) {
+      if (c.number == after[c.shard]) out.before[c.shard] = c.writer;
       if (c.number > after[c.shard] && out.changes.size() < limit) out.changes.push_back(c);
+    }
     return out;
   }
   Status trim() override { return call("trim"); }
@@ -210,7 +213,7 @@ class MemoryCatalog final : public SharedCatalog {
   }
   std::uint64_t log_change(const CatalogName& name) {  // requires mu
     const std::uint32_t shard = catalog_shard(name.ns, name.id);
-    d_->log.push_back({shard, ++d_->end[shard], name});
+    d_->log.push_back({shard, ++d_->end[shard], name, std::to_string(++d_->written)});
     if (d_->mute) return d_->end[shard];
     ++d_->announced;
     d_->changed.notify_all();
