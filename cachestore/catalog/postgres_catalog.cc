@@ -67,9 +67,9 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"bar",
      "INSERT INTO quire_deletions (ns, id, number) SELECT $1::bytea, $2::bytea, "
      "nextval('quire_order') WHERE EXISTS (SELECT 1 FROM quire_jobs WHERE NOT ended) AND NOT "
-     "EXISTS "
-     "(SELECT 1 FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea) ON CONFLICT (ns, id) "
-     "DO UPDATE SET number = excluded.number, at = now()"},
+     "EXISTS (SELECT 1 FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea) "
+     "AND " QUIRE_REQUEST_IS_OWN("$3", "$4") " ON CONFLICT (ns, id) DO UPDATE SET number = "
+                                             "excluded.number, at = now()"},
     {"head",
      "SELECT ns, id, revision, body, head FROM quire_documents WHERE ns = $1::bytea AND id = "
      "$2::bytea"},
@@ -115,7 +115,7 @@ CatalogName name_in(const PostgresRows& rows, int row, int column) {
 PostgresCatalog::PostgresCatalog(const CatalogOptions& options)
     : pool_(options, statements()),
       jobs_(pool_),
-      records_(pool_),
+      records_(pool_, jobs_),
       replies_(pool_, jobs_),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -234,6 +234,8 @@ Result<std::uint64_t> PostgresCatalog::change(
     std::vector<PostgresRows> rows;
     std::vector<PostgresStatement> look{plain(kBeginChange), prepared("lock", {part}),
                                         prepared("revision", {ns, id})};
+    const bool requested = !fence && RequestFence::current() != nullptr;
+    if (requested) look.push_back(jobs_.hold_request());
     if (fence) {
       look.push_back(jobs_.hold(*fence));
       look.push_back(prepared("deletion", {ns, id}));
@@ -244,6 +246,7 @@ Result<std::uint64_t> PostgresCatalog::change(
     }
     if (rows[1].size() != 1)
       return pool_.failed(catalog_away("the table quire_shards lacks the row of a shard"));
+    if (requested && rows[3].size() != 1) return request_taken_over();
     ChangeNumbers numbers;
     if (fence) {
       if (rows[3].size() != 1) return job_taken_over();
@@ -375,12 +378,17 @@ Status PostgresCatalog::confirm(std::string_view ns, std::string_view id, std::u
 Status PostgresCatalog::bar(std::string_view ns, std::string_view id) {
   const std::uint64_t part = catalog_shard(ns, id);
   // A change that has looked for a bar and is not committed yet holds the lock.
-  const PostgresStatement statements[] = {plain(kBeginChange), prepared("lock", {part}),
-                                          prepared("bar", {ns, id}), prepared("revision", {ns, id}),
-                                          plain("COMMIT")};
+  std::vector<PostgresStatement> statements{
+      plain(kBeginChange), prepared("lock", {part}),
+      prepared("bar", {ns, id, request_slot(), jobs_.replica()}), prepared("revision", {ns, id})};
+  const bool requested = RequestFence::current() != nullptr;
+  if (requested) statements.insert(statements.begin() + 2, jobs_.hold_request());
+  statements.push_back(plain("COMMIT"));
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements));
-  return answers.at(3).size() == 0 ? Status()
-                                   : Status::precondition("the document has been made meanwhile");
+  if (requested && answers.at(2).size() != 1) return request_taken_over();
+  return answers.at(requested ? 4 : 3).size() == 0
+             ? Status()
+             : Status::precondition("the document has been made meanwhile");
 }
 
 // ---- announcements ----

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cachestore/catalog/shared_catalog.h"
+
 namespace quire {
 namespace {
 
@@ -16,12 +18,13 @@ namespace {
 
 constexpr PostgresConnection::Prepared kStatements[] = {
     {"job_add",
-     "INSERT INTO quire_jobs (id, ns, owner, status, ended, record) VALUES ($1::bytea, $2::bytea, "
-     "$3::text, $4::bigint, $5::bigint <> 0, $6::bytea) ON CONFLICT (id) DO NOTHING"},
+     "INSERT INTO quire_jobs (id, ns, owner, status, ended, record) SELECT $1::bytea, $2::bytea, "
+     "$3::text, $4::bigint, $5::bigint <> 0, $6::bytea WHERE " QUIRE_REQUEST_IS_OWN(
+         "$7", "$3") " ON CONFLICT (id) DO NOTHING"},
     {"job_owner", "SELECT owner FROM quire_jobs WHERE id = $1::bytea"},
     {"job_add_part",
-     "INSERT INTO quire_job_parts (job, name, value) VALUES ($1::bytea, $2::bytea, $3::bytea) ON "
-     "CONFLICT (job, name) DO NOTHING"},
+     "INSERT INTO quire_job_parts (job, name, value) SELECT $1::bytea, $2::bytea, $3::bytea WHERE "
+     "EXISTS (SELECT 1 FROM quire_jobs WHERE id = $1::bytea) ON CONFLICT (job, name) DO NOTHING"},
     {"job_save",
      "UPDATE quire_jobs SET status = $3::bigint, ended = $4::bigint <> 0, record = $5::bytea, at = "
      "now() WHERE id = $1::bytea AND owner = $2::text RETURNING status"},
@@ -56,6 +59,10 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"job_hold",
      "SELECT number FROM quire_jobs WHERE id = $1::bytea AND owner = $2::text AND NOT ended FOR "
      "SHARE"},
+    // Who takes the slot at this moment waits, and then finds that it is in use.
+    {"request_hold",
+     "UPDATE quire_replies SET at = now() WHERE slot = $1::bytea AND owner = $2::text AND reply = "
+     "'' RETURNING 1::bigint"},
     {"job_mark",
      "INSERT INTO quire_job_items (job, item, mark) VALUES ($1::bytea, $2::bigint, $3::bytea) ON "
      "CONFLICT (job, item) DO UPDATE SET mark = excluded.mark"},
@@ -111,6 +118,16 @@ PostgresStatement PostgresJobs::hold(const JobFence& fence) const {
   return prepared("job_hold", {fence.job, replica_});
 }
 
+std::string_view request_slot() {
+  const Digest* const slot = RequestFence::current();
+  if (slot == nullptr) return {};
+  return {reinterpret_cast<const char*>(slot->bytes.data()), slot->bytes.size()};
+}
+
+PostgresStatement PostgresJobs::hold_request() const {
+  return prepared("request_hold", {request_slot(), replica_});
+}
+
 PostgresStatement PostgresJobs::mark(const JobFence& fence) {
   return prepared("job_mark", {fence.job, fence.item, fence.mark});
 }
@@ -121,9 +138,12 @@ PostgresStatement PostgresJobs::sign_of_life() const {
 }
 
 Status PostgresJobs::add(const SharedJob& job, std::span<const SharedJobPart> parts) {
-  std::vector<PostgresStatement> statements{
-      prepared("job_add", {job.id, job.ns, replica_, job.status, flag(job.ended), job.record}),
-      prepared("job_owner", {job.id})};
+  const bool requested = RequestFence::current() != nullptr;
+  std::vector<PostgresStatement> statements;
+  if (requested) statements.push_back(hold_request());
+  statements.push_back(prepared("job_add", {job.id, job.ns, replica_, job.status, flag(job.ended),
+                                            job.record, request_slot()}));
+  statements.push_back(prepared("job_owner", {job.id}));
   std::size_t bytes = job.record.size();
   for (const SharedJobPart& part : parts) {
     statements.push_back(prepared("job_add_part", {job.id, part.name, part.value}));
@@ -133,7 +153,8 @@ Status PostgresJobs::add(const SharedJob& job, std::span<const SharedJobPart> pa
   // life wait until this one is committed, and the parts may be long.
   statements.push_back(sign_of_life());
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements, bytes));
-  const PostgresRows& owner = answers.at(1);
+  if (requested && answers.at(0).size() != 1) return request_taken_over();
+  const PostgresRows& owner = answers.at(requested ? 2 : 1);
   if (owner.size() == 1 && owner.bytes(0, 0) == replica_) return {};
   return Status::precondition("another replica has a job of this name");
 }

@@ -6,9 +6,19 @@
 #include <vector>
 
 #include "cachestore/catalog/postgres_pool.h"
+#include "cachestore/catalog/request_fence.h"
 #include "cachestore/catalog/shared_jobs.h"
 
 namespace quire {
+
+/// Returns the slot of RequestFence::current() as statements have it; empty: there is none.
+std::string_view request_slot();
+
+/// The condition of a statement which changes something, behind PostgresJobs::hold_request(): the
+/// request in this slot is the replica's own, or there is none.
+#define QUIRE_REQUEST_IS_OWN(slot, replica)                                             \
+  "(" slot "::bytea = '' OR EXISTS (SELECT 1 FROM quire_replies q WHERE q.slot = " slot \
+  "::bytea AND q.owner = " replica "::text AND q.reply = ''))"
 
 class PostgresJobs final : public SharedJobs {
  public:
@@ -19,6 +29,9 @@ class PostgresJobs final : public SharedJobs {
   /// Returns the number of the job if this replica has it, and keeps others from taking it until
   /// the transaction ends. The fence has to outlive the statement.
   PostgresStatement hold(const JobFence& fence) const;
+  /// Returns what finds a row if this replica has the request of RequestFence::current(), and keeps
+  /// others from taking it until the transaction ends, and then for the time of a lease.
+  PostgresStatement hold_request() const;
   /// Returns what marks the item as done.
   static PostgresStatement mark(const JobFence& fence);
   /// Returns what says that this replica is alive.

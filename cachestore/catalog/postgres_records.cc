@@ -1,6 +1,10 @@
 #include "cachestore/catalog/postgres_records.h"
 
+#include <utility>
 #include <vector>
+
+#include "cachestore/catalog/request_fence.h"
+#include "cachestore/catalog/shared_catalog.h"
 
 namespace quire {
 namespace {
@@ -8,11 +12,11 @@ namespace {
 constexpr PostgresConnection::Prepared kRecordStatements[] = {
     {"record_get", "SELECT revision, value, writer FROM quire_records WHERE name = $1::bytea"},
     {"record_make",
-     "INSERT INTO quire_records (name, revision, value, writer) VALUES ($1::bytea, 1, $2::bytea, "
-     "$3::text) ON CONFLICT (name) DO NOTHING"},
+     "INSERT INTO quire_records (name, revision, value, writer) SELECT $1::bytea, 1, $2::bytea, "
+     "$3::text WHERE " QUIRE_REQUEST_IS_OWN("$4", "$5") " ON CONFLICT (name) DO NOTHING"},
     {"record_put",
      "UPDATE quire_records SET revision = revision + 1, value = $2::bytea, writer = $3::text WHERE "
-     "name = $1::bytea AND revision = $4::bigint"},
+     "name = $1::bytea AND revision = $6::bigint AND " QUIRE_REQUEST_IS_OWN("$4", "$5")},
 };
 
 constexpr PostgresConnection::Prepared kReplyStatements[] = {
@@ -59,12 +63,16 @@ Result<SharedRecord> PostgresRecords::get(std::string_view name) {
 Status PostgresRecords::put(std::string_view name, std::string_view value, std::uint64_t expected) {
   // The statements may run twice, so the writer tells whether the first time has made the change.
   const std::string writer = random_name();
-  const PostgresStatement statements[] = {
-      expected == 0 ? prepared("record_make", {name, value, writer})
-                    : prepared("record_put", {name, value, writer, expected}),
-      prepared("record_get", {name})};
+  const Digest* const request = RequestFence::current();
+  std::vector<PostgresValue> values{name, value, writer, request_slot(), jobs_.replica()};
+  if (expected != 0) values.emplace_back(expected);
+  std::vector<PostgresStatement> statements;
+  if (request != nullptr) statements.push_back(jobs_.hold_request());
+  statements.push_back(prepared(expected == 0 ? "record_make" : "record_put", std::move(values)));
+  statements.push_back(prepared("record_get", {name}));
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements, value.size()));
-  const PostgresRows& rows = answers.at(1);
+  if (request != nullptr && answers.at(0).size() != 1) return request_taken_over();
+  const PostgresRows& rows = answers.back();
   if (rows.size() == 1 && rows.bytes(0, 2) == writer) return {};
   return Status(Code::kFailedPrecondition, "another replica has changed it");
 }

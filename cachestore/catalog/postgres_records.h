@@ -12,7 +12,7 @@ namespace quire {
 
 class PostgresRecords final : public SharedRecords {
  public:
-  explicit PostgresRecords(PostgresPool& pool) : pool_(pool) {}
+  PostgresRecords(PostgresPool& pool, const PostgresJobs& jobs) : pool_(pool), jobs_(jobs) {}
   /// What every connection of the pool has to prepare.
   static std::span<const PostgresConnection::Prepared> statements();
 
@@ -21,6 +21,7 @@ class PostgresRecords final : public SharedRecords {
 
  private:
   PostgresPool& pool_;
+  const PostgresJobs& jobs_;
 };
 
 class PostgresReplies final : public SharedReplies {

@@ -18,6 +18,13 @@ std::uint32_t catalog_shard(std::string_view ns, std::string_view id) {
   return std::to_integer<std::uint32_t>(std::byte{sha256(name).bytes[0]}) % kCatalogShards;
 }
 
+Status request_taken_over() {
+  return Status(Code::kIo,
+                "another replica has this request by now; send it again with the same "
+                "Idempotency-Key",
+                std::string(kField));
+}
+
 Status catalog_away(const std::string& why) {
   // A reason may be the message of such a status.
   std::string message(why.starts_with(kBeginning) ? "" : kBeginning);

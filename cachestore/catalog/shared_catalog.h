@@ -131,6 +131,9 @@ class SharedCatalog {
   virtual SharedReplies& replies() = 0;
 };
 
+/// Returns the failure of a change whose request another replica has by now (RequestFence). It is
+/// as that of a catalog that is away: who sends the request again is told what became of it.
+Status request_taken_over();
 /// Returns the failure of a catalog that does not answer.
 Status catalog_away(const std::string& why);
 /// Returns what catalog_away() was told.

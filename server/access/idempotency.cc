@@ -97,6 +97,7 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
     std::lock_guard lock(mu_);
     unreported_.erase(slot);
     if (const auto it = entries_.find(slot); it != entries_.end()) it->second.shared = true;
+    there.shared = true;
     return there;
   }
   if (found.ok() && found->outcome == SharedReply::Outcome::kReplay) {

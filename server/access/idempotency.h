@@ -42,6 +42,7 @@ class IdempotencyStore {
   struct Lookup {
     Outcome outcome = Outcome::kFirst;
     std::shared_ptr<const HttpResponse> reply;  ///< set for kReplay
+    bool shared = false;                        ///< of kFirst: the catalog knows that it has begun
   };
 
   explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now)

@@ -372,6 +372,7 @@ bool App::begin_idempotent(Call& call) {
                                                       : IdempotencyStore::Keep::kRunning);
   if (found.ok() && found->outcome == IdempotencyStore::Outcome::kFirst) {
     call.holds_slot = true;
+    call.shared_slot = found->shared;
     return true;
   }
   if (!found.ok()) {
@@ -405,6 +406,7 @@ void App::handle(std::shared_ptr<Exchange> exchange) {
       const std::string& method = call->exchange->request.method;
       if (call->route->needs_ready && method != "GET" && method != "HEAD")
         stop_idle_work(services_);
+      const auto fence = call->fence_changes();
       call->route->handler(call);
     } catch (const std::exception& e) {
       log_error("a handler threw", {{"request_id", call->request_id},

@@ -176,6 +176,7 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
         auto batches = read_uploaded_files(*call->services.reader, rules, std::move(*files),
                                            when_left(call), problem);
         if (problem) return call->fail(*problem);
+        const auto fence = call->fence_changes();
         submit_batches(call, std::move(batches), put, wait);
       },
       call->ns);

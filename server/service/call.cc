@@ -126,6 +126,10 @@ void Call::release_slot() {
   if (holds_slot.exchange(false)) services.idempotency->forget(idempotency_slot);
 }
 
+std::unique_ptr<RequestFence> Call::fence_changes() const {
+  return shared_slot ? std::make_unique<RequestFence>(sha256(idempotency_slot)) : nullptr;
+}
+
 void Call::fail(const Problem& problem) {
   add_log("error_code", problem.code);
   // Queues that are full are found behind admission, which counts its own refusals.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "cachestore/catalog/request_fence.h"
 #include "server/access/rate_limit.h"
 #include "server/http/exchange.h"
 #include "server/http/gzip_reader.h"
@@ -55,6 +56,7 @@ class Call {
   /// This request is the first one of its slot, whose reply is still to come. Every way that a
   /// request can end releases the slot, also without a reply: others would wait for it for ever.
   std::atomic<bool> holds_slot{false};
+  bool shared_slot = false;  ///< other replicas of the shared catalog know that it holds the slot
   /// A request that this one made inside the service changes something. Threads: any.
   std::atomic<bool> changed_inside{false};
   std::shared_ptr<void> body_state;  ///< data that a body sink collected
@@ -85,6 +87,10 @@ class Call {
   void fail(const Problem& problem);
   /// Lets another request have the slot, if this one holds it.
   void release_slot();
+  /// Ties what this thread changes in the shared catalog to the request while it lives: if the
+  /// service hangs for longer than its lease, another one may carry the request out meanwhile. Each
+  /// thread that carries out a part of the request has one. Null: no other service knows of it.
+  std::unique_ptr<RequestFence> fence_changes() const;
   /// Starts a text/event-stream. event() and data() return false once the client is gone.
   void start_events(std::vector<std::pair<std::string, std::string>> headers = {});
   bool event(std::string_view name, const boost::json::value& data);

@@ -119,6 +119,7 @@ void create_file(std::shared_ptr<Call> call) {
         auto batches = read_uploaded_files(*call->services.reader, {}, std::move(*files),
                                            when_left(call), problem);
         if (problem) return call->fail(*problem);
+        const auto fence = call->fence_changes();
         cache_file(call, std::move(batches.front()), id);
       },
       call->ns);

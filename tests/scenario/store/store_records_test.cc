@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cachestore/catalog/postgres_catalog.h"
+#include "cachestore/catalog/request_fence.h"
 #include "tests/support/harness/cutting_proxy.h"
 #include "tests/support/harness/memory_catalog.h"
 #include "tests/support/harness/postgres_process.h"
@@ -248,6 +249,74 @@ TEST_F(PostgresRecordsTest, RepliesAreSharedAndBelongToReplicasThatLive) {
   ASSERT_OK(b->replies().purge(kDay));
   EXPECT_EQ(b->replies().begin(other, body, kDay)->outcome, Outcome::kFirst);
   EXPECT_EQ(a->replies().begin(slot, body, kDay)->outcome, Outcome::kMismatch);
+}
+
+TEST_F(PostgresRecordsTest, WhatHungChangesNothingForARequestThatAnotherHasByNow) {
+  using Outcome = SharedReply::Outcome;
+  constexpr std::chrono::hours kDay{24};
+  const auto a = catalog(server->url()), b = catalog(server->url());
+  const Digest slot = sha256("slot"), later = sha256("later"), body = sha256("body");
+  const auto put = [](SharedCatalog& catalog, std::uint64_t expected) {
+    CatalogPut p;
+    p.ns = "default";
+    p.id = "d";
+    p.head = "head";
+    p.tokens = "tokens";
+    p.text = "text";
+    return catalog.put(p, expected);
+  };
+  const auto add = [](SharedCatalog& catalog, const std::string& id) {
+    SharedJob job;
+    job.id = id;
+    job.ns = "default";
+    const SharedJobPart part{"text/1", "text"};
+    return catalog.jobs().add(job, {&part, 1});
+  };
+  const auto hang = [&] {
+    ASSERT_OK(server->run("UPDATE quire_replies SET at = now() - interval '1 hour'"));
+    ASSERT_OK(server->run("UPDATE quire_replicas SET until = now() - interval '1 hour'"));
+  };
+  std::uint64_t made = 0;
+  EXPECT_EQ(a->replies().begin(slot, body, kDay)->outcome, Outcome::kFirst);
+  {
+    const RequestFence fence(slot);
+    const auto number = put(*a, 0);
+    ASSERT_OK(number);
+    made = *number;
+    ASSERT_OK(add(*a, "job_1"));
+    ASSERT_OK(a->records().put("r", "x", 0));
+    ASSERT_OK(a->bar("default", "none"));
+  }
+  EXPECT_EQ(a->jobs().parts("job_1", "", 9)->size(), 1u);
+  hang();
+  EXPECT_EQ(b->replies().begin(slot, body, kDay)->outcome, Outcome::kFirst);
+  {
+    const RequestFence fence(slot);
+    EXPECT_TRUE(catalog_is_away(put(*a, made).status()));
+    EXPECT_TRUE(catalog_is_away(a->remove("default", "d", made, /*expired=*/false).status()));
+    EXPECT_TRUE(catalog_is_away(a->bar("default", "another")));
+    EXPECT_TRUE(catalog_is_away(add(*a, "job_2")));
+    EXPECT_TRUE(catalog_is_away(a->records().put("r", "y", 1)));
+    EXPECT_TRUE(catalog_is_away(a->records().put("s", "y", 0)));
+    const auto again = put(*b, made);
+    ASSERT_OK(again);
+    made = *again;
+  }
+  EXPECT_EQ(a->jobs().get("job_2").code(), Code::kNotFound);
+  EXPECT_TRUE(a->jobs().parts("job_2", "", 9)->empty());
+  EXPECT_EQ(a->records().get("r")->value, "x");
+  EXPECT_EQ(a->records().get("s")->revision, 0u);
+  EXPECT_EQ(server->run("SELECT count(*) FROM quire_deletions").value().at(0).number(0, 0), 1u);
+  EXPECT_OK(put(*a, made)) << "other requests go on";
+
+  // A change that is made keeps the request for the time of a lease.
+  EXPECT_EQ(a->replies().begin(later, body, kDay)->outcome, Outcome::kFirst);
+  hang();
+  {
+    const RequestFence fence(later);
+    ASSERT_OK(a->records().put("r", "z", 1));
+  }
+  EXPECT_EQ(b->replies().begin(later, body, kDay)->outcome, Outcome::kInProgress);
 }
 
 TEST_F(PostgresRecordsTest, OfManyReplicasOneIsFirst) {

@@ -65,7 +65,9 @@ class MemoryCatalog final : public SharedCatalog {
       : d_(std::move(database)),
         jobs_(d_->jobs, [this] { return call("jobs"); }),
         records_(d_->records, [this] { return call("records"); }),
-        replies_(d_->replies, jobs_.replica(), [this] { return call("replies"); }) {}
+        replies_(d_->replies, jobs_.replica(), [this] { return call("replies"); }) {
+    jobs_.set_check([this] { return replies_.check_request(); });
+  }
 
   Result<std::string> identity() override {
     QUIRE_RETURN_IF_ERROR(call("identity"));
@@ -73,6 +75,7 @@ class MemoryCatalog final : public SharedCatalog {
   }
   Result<std::uint64_t> put(const CatalogPut& p, std::uint64_t expected) override {
     QUIRE_RETURN_IF_ERROR(call("put"));
+    if (!p.fence) QUIRE_RETURN_IF_ERROR(replies_.check_request());
     const CatalogName name{std::string(p.ns), std::string(p.id)};
     std::unique_lock lock(d_->mu);
     const auto it = d_->documents.find(name);
@@ -103,6 +106,7 @@ class MemoryCatalog final : public SharedCatalog {
   Result<std::uint64_t> remove(std::string_view ns, std::string_view id, std::uint64_t expected,
                                bool expired) override {
     QUIRE_RETURN_IF_ERROR(call("remove"));
+    QUIRE_RETURN_IF_ERROR(replies_.check_request());
     const CatalogName name{std::string(ns), std::string(id)};
     std::unique_lock lock(d_->mu);
     const auto it = d_->documents.find(name);
@@ -130,6 +134,7 @@ class MemoryCatalog final : public SharedCatalog {
   }
   Status bar(std::string_view ns, std::string_view id) override {
     QUIRE_RETURN_IF_ERROR(call("bar"));
+    QUIRE_RETURN_IF_ERROR(replies_.check_request());
     const CatalogName name{std::string(ns), std::string(id)};
     const std::lock_guard lock(d_->mu);
     if (d_->documents.contains(name)) return Status::precondition("made meanwhile");

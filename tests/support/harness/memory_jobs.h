@@ -54,9 +54,13 @@ class MemoryJobs final : public SharedJobs {
     replica_ = "replica " + std::to_string(++t_.made);
   }
 
+  /// `check` is asked before a job is added; an error is the result.
+  void set_check(std::function<Status()> check) { check_ = std::move(check); }
+
   const std::string& replica() const override { return replica_; }
   Status add(const SharedJob& job, std::span<const SharedJobPart> parts) override {
     QUIRE_RETURN_IF_ERROR(call_());
+    if (check_) QUIRE_RETURN_IF_ERROR(check_());
     const std::lock_guard lock(t_.mu);
     t_.alive.insert(replica_);
     const auto [it, fresh] = t_.jobs.try_emplace(job.id, Entry{job, replica_, {}, {}});
@@ -230,6 +234,7 @@ class MemoryJobs final : public SharedJobs {
 
   Table& t_;
   const std::function<Status()> call_;
+  std::function<Status()> check_;
   std::string replica_;
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "cachestore/catalog/request_fence.h"
 #include "cachestore/catalog/shared_catalog.h"
 
 namespace quire::test {
@@ -96,6 +97,15 @@ class MemoryReplies final : public SharedReplies {
                                           : SharedReply::Outcome::kReplay;
     if (found.outcome == SharedReply::Outcome::kReplay) found.reply = entry.reply;
     return found;
+  }
+  /// Returns whether a change may be made for the request of this thread, if there is one.
+  Status check_request() {
+    const Digest* const slot = RequestFence::current();
+    if (slot == nullptr) return {};
+    const std::lock_guard lock(t_.mu);
+    const auto it = t_.replies.find(*slot);
+    const bool own = it != t_.replies.end() && it->second.owner == replica_;
+    return own && it->second.reply.empty() ? Status() : request_taken_over();
   }
   Status complete(const Digest& slot, std::string_view reply) override {
     QUIRE_RETURN_IF_ERROR(call_());

@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "cachestore/catalog/request_fence.h"
 #include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/format/catalog_keys.h"
 #include "cachestore/store_impl.h"
@@ -830,6 +831,34 @@ TEST_F(SharedJobsTest, AListenerThatComesWhileTheOthersAreToldOfTheEndHearsOfItT
   ASSERT_OK(second);
   ASSERT_OK(b.tend());
   EXPECT_EQ(second_done, 1);
+}
+
+TEST_F(SharedJobsTest, AReplicaThatHungInARequestDoesNotCarryItOutOnceAnotherHas) {
+  a.end_of(a.submit(2));
+  ASSERT_TRUE(soon([&] { return b.version("d1") == 1; }));
+  const Digest slot = sha256("slot"), body = sha256("body");
+  constexpr std::chrono::hours kDay{24};
+  const auto begin = [&](Node& node) {
+    const auto found = node.store->shared_replies()->begin(slot, body, kDay);
+    return found.ok() && found->outcome == SharedReply::Outcome::kFirst;
+  };
+  ASSERT_TRUE(begin(a));
+  database->replies.forget_replica(a.store->shared_jobs()->replica());
+  ASSERT_TRUE(begin(b));
+  {
+    const RequestFence fence(slot);
+    ASSERT_OK(b.service->documents().patch("default", "d0", {.title = "From b"}));
+  }
+  ASSERT_OK(b.service->documents().patch("default", "d0", {.title = "Later"}));
+  const RequestFence fence(slot);  // a goes on where it hung
+  DocumentCatalog& documents = a.service->documents();
+  EXPECT_TRUE(catalog_is_away(documents.patch("default", "d0", {.title = "From a"}).status()));
+  EXPECT_TRUE(catalog_is_away(documents.remove("default", "d1")));
+  EXPECT_TRUE(catalog_is_away(documents.remove("default", "none")));
+  const auto posted = a.service->submit("default", one(doc("d1", "another text")), {});
+  EXPECT_TRUE(catalog_is_away(posted.status()));
+  EXPECT_EQ(b.service->documents().get("default", "d0")->title, "Later");
+  EXPECT_EQ(b.content("d1"), "text 1");
 }
 
 TEST_F(SharedJobsTest, APostThatWouldChangeNothingMeetsAnotherTextThatCameInBetween) {

@@ -170,6 +170,11 @@ TEST_F(SharedIdempotency, ARepetitionAtAnotherReplicaHasTheFirstReply) {
   }
 }
 
+TEST_F(SharedIdempotency, WhoIsFirstIsToldWhetherTheCatalogKnowsOfIt) {
+  EXPECT_TRUE(a.begin("k", sha256("b"), Store::Keep::kRestart)->shared);
+  EXPECT_FALSE(a.begin("l", sha256("b"), Store::Keep::kRunning)->shared);
+}
+
 TEST_F(SharedIdempotency, WhatChangesNothingIsNotShared) {
   EXPECT_EQ(begin(a, "k", "b", IdempotencyStore::Keep::kRunning), Outcome::kFirst);
   (void)a.complete("k", reply("an answer"));
