@@ -2,6 +2,7 @@
 /// by id.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,10 @@ class DocumentCatalog {
   /// Deletes each document that the request names, one after the other. Errors: kInvalidArgument
   /// (not exactly one of ids and filter, or an empty filter).
   virtual Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) = 0;
+  /// Returns the job of the last post of the document that is not done, here or at another replica:
+  /// until it is, patch() refuses. None: there is none.
+  virtual Result<std::optional<std::string>> replacing_job(std::string_view ns,
+                                                           std::string_view id) = 0;
   /// Saves how earlier jobs for this id ended. Who changes the document in the store alone calls it
   /// before, because a start repeats what is not saved. Errors: those of writing.
   virtual Status settle(std::string_view ns, std::string_view id) = 0;

@@ -451,6 +451,12 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
       "the document is deleted, but its job could not be saved, so a crash may bring it back");
 }
 
+Result<std::optional<std::string>> StoreCatalog::replacing_job(std::string_view ns,
+                                                               std::string_view id) {
+  QUIRE_ASSIGN_OR_RETURN(const auto post, table_.pending_post(ns, id));
+  return post ? std::optional(post->job_id) : std::nullopt;
+}
+
 Status StoreCatalog::settle(std::string_view ns, std::string_view id) {
   return table_.settle(ns, id, /*except=*/{});
 }

@@ -35,6 +35,8 @@ class StoreCatalog final : public DocumentCatalog {
   Status remove(std::string_view ns, std::string_view id,
                 const DocumentCondition& condition) override;
   Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) override;
+  Result<std::optional<std::string>> replacing_job(std::string_view ns,
+                                                   std::string_view id) override;
   Status settle(std::string_view ns, std::string_view id) override;
 
  private:

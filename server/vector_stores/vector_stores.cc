@@ -230,10 +230,11 @@ AttachStep attach_file_to(Services& services, const std::string& ns, const std::
   auto changed = change_membership(
       services, ns, file.id,
       {.store_id = store_id, .attributes = file.attributes, .expires_at_ms = file.expires_at_ms});
-  // Another job may have taken the document since it was looked at.
-  if (changed.code() == Code::kFailedPrecondition && changed.status().field().empty())
-    if (const auto now = services.ingest->documents().get(ns, file.id); now.ok() && now->progress)
-      return working(now->job_id);
+  // Another job may have taken the document since it was looked at, or another replica has it.
+  if (changed.code() == Code::kFailedPrecondition && changed.status().field().empty()) {
+    const auto job = services.ingest->documents().replacing_job(ns, file.id);
+    if (job.ok() && *job) return working(**job);
+  }
   if (!changed.ok()) return failed(changed.status(), ns, file.id);
   AttachStep attached;
   attached.at = AttachStep::At::kAttached;

@@ -181,6 +181,9 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
   Result<BulkDeleteResult> remove_many(std::string_view, const BulkDelete&) override {
     return or_error(BulkDeleteResult{});
   }
+  Result<std::optional<std::string>> replacing_job(std::string_view, std::string_view) override {
+    return or_error(std::optional<std::string>());
+  }
   Status settle(std::string_view, std::string_view) override { return error; }
   Result<Resolved> resolve(std::string_view, std::span<const std::string>,
                            const ResolveOptions&) override {

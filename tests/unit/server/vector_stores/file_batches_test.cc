@@ -44,6 +44,12 @@ class FakeDocuments : public test::StubIngest {
     const std::lock_guard lock(mu_);
     patches_away_ = away;
   }
+  /// Another replica replaces the document, by the job of another one.
+  void set_replaced(const std::string& id, const std::string& job) {
+    const std::lock_guard lock(mu_);
+    replaced_ = id;
+    replacing_ = job;
+  }
   /// Makes changes of the document wait until it is let go.
   void hold(const std::string& id) {
     const std::lock_guard lock(mu_);
@@ -87,9 +93,15 @@ class FakeDocuments : public test::StubIngest {
       changed_.wait(lock, [&] { return held_ != id; });
     }
     if (patches_away_) return catalog_away("it is away in this test");
+    if (replaced_ == id && is_pending(replacing_)) return Status::precondition("it is replaced");
     DocumentInfo& d = documents_[std::string(id)];
     d.metadata_json = *patch.metadata_json;
     return d;
+  }
+  Result<std::optional<std::string>> replacing_job(std::string_view, std::string_view id) override {
+    const std::lock_guard lock(mu_);
+    const bool is = replaced_ == id && is_pending(replacing_);
+    return is ? std::optional(replacing_) : std::nullopt;
   }
   /// The job of a document has its id.
   Result<Subscription> subscribe(std::string_view, std::string_view job_id,
@@ -124,7 +136,7 @@ class FakeDocuments : public test::StubIngest {
   std::condition_variable changed_;
   std::map<std::string, DocumentInfo> documents_;
   std::map<std::string, std::vector<JobListener>> waiting_;
-  std::string held_;
+  std::string held_, replaced_, replacing_;
   bool reached_ = false, patches_away_ = false;
 };
 
@@ -236,6 +248,17 @@ TEST_F(FileBatchesTest, WaitsForADocumentThatIsBeingCached) {
   EXPECT_EQ(batches().waiting("n", "vs", {"vsfb"}), std::vector<std::string>{"slow"});
   documents_.set("slow", DocumentStatus::kReady);
   EXPECT_EQ(states(wait_end("vsfb")), (std::vector{kCompleted, kCompleted}));
+}
+
+TEST_F(FileBatchesTest, WaitsForADocumentThatAnotherReplicaIsReplacing) {
+  documents_.set("a", DocumentStatus::kReady);
+  documents_.set("job", DocumentStatus::kPrefilling);
+  documents_.set_replaced("a", "job");
+  ASSERT_OK(batches().begin("n", batch("vsfb", {"a"})));
+  ASSERT_TRUE(documents_.wait_for_waiter());
+  EXPECT_EQ(states(now("vsfb")), std::vector{kInProgress});
+  documents_.set("job", DocumentStatus::kReady);
+  EXPECT_EQ(states(wait_end("vsfb")), std::vector{kCompleted});
 }
 
 TEST_F(FileBatchesTest, CancelStopsWhatIsNotBegunAndNothingElse) {
