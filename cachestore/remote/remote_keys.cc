@@ -1,8 +1,11 @@
 #include "cachestore/remote/remote_keys.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -22,6 +25,31 @@ unsigned char* bytes_of(std::string& s) { return reinterpret_cast<unsigned char*
 const unsigned char* bytes_of(std::string_view s) {
   return reinterpret_cast<const unsigned char*>(s.data());
 }
+
+/// The key of one context's values. It is forgotten with this object.
+class ContextCipherKey {
+ public:
+  ContextCipherKey(const RemoteKeys::Key& key, const ContextKey& context) {
+    ByteWriter w;
+    w.text("quire-remote-context");
+    w.digest(context);
+    const std::string message = w.take();
+    unsigned int size = 0;
+    ok_ = HMAC(EVP_sha256(), key.bytes.data(), static_cast<int>(key.bytes.size()),
+               bytes_of(std::string_view(message)), message.size(), bytes_.data(),
+               &size) != nullptr &&
+          size == bytes_.size();
+  }
+  ~ContextCipherKey() { OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
+  ContextCipherKey(const ContextCipherKey&) = delete;
+  ContextCipherKey& operator=(const ContextCipherKey&) = delete;
+  bool ok() const { return ok_; }
+  const unsigned char* data() const { return bytes_.data(); }
+
+ private:
+  std::array<unsigned char, RemoteKeys::kKeyBytes> bytes_{};
+  bool ok_ = false;
+};
 
 /// Returns the data that a value is authenticated with (docs/formats.md, "Shared tiers").
 std::string associated(const ContextKey& context, const record::ValueName& name) {
@@ -50,7 +78,8 @@ Status RemoteKeys::add(const std::string& ns, std::string_view hex) {
   static_assert(sizeof key.bytes == sizeof digest->bytes);
   std::memcpy(key.bytes.data(), digest->bytes.data(), key.bytes.size());
   Sha256 hash;
-  hash.update_field("quire-remote-key");
+  // The first version sealed values with the namespace's key itself.
+  hash.update_field("quire-remote-key-2");
   hash.update(std::as_bytes(std::span(key.bytes)));
   const Digest id = hash.finish();
   std::memcpy(&key.id, id.bytes.data(), sizeof key.id);
@@ -72,11 +101,12 @@ std::string seal_value(const RemoteKeys::Key& key, const ContextKey& context,
   unsigned char* const text = nonce + kSealNonceBytes;
   const std::string with = associated(context, name);
   const CipherContext c(EVP_CIPHER_CTX_new());
+  const ContextCipherKey own(key, context);
   int n = 0;
   // Without random numbers or memory no value may go out, and OpenSSL has no other failure here.
-  const bool sealed = c && RAND_bytes(nonce, kSealNonceBytes) == 1 &&
-                      EVP_EncryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, key.bytes.data(),
-                                         nonce) == 1 &&
+  const bool sealed = c && own.ok() && RAND_bytes(nonce, kSealNonceBytes) == 1 &&
+                      EVP_EncryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, own.data(), nonce) ==
+                          1 &&
                       EVP_EncryptUpdate(c.get(), nullptr, &n, bytes_of(std::string_view(with)),
                                         static_cast<int>(with.size())) == 1 &&
                       EVP_EncryptUpdate(c.get(), text, &n, bytes_of(stored),
@@ -98,9 +128,10 @@ Result<std::string> open_value(const RemoteKeys::Key& key, const ContextKey& con
   std::string out(size, '\0'), tag(sealed.substr(kSealNonceBytes + size));
   const std::string with = associated(context, name);
   const CipherContext c(EVP_CIPHER_CTX_new());
+  const ContextCipherKey own(key, context);
   int n = 0;
-  const bool opened = c &&
-                      EVP_DecryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, key.bytes.data(),
+  const bool opened = c && own.ok() &&
+                      EVP_DecryptInit_ex(c.get(), EVP_aes_256_gcm(), nullptr, own.data(),
                                          bytes_of(sealed)) == 1 &&
                       EVP_DecryptUpdate(c.get(), nullptr, &n, bytes_of(std::string_view(with)),
                                         static_cast<int>(with.size())) == 1 &&

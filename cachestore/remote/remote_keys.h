@@ -42,8 +42,10 @@ class RemoteKeys {
 inline constexpr std::size_t kSealNonceBytes = 12, kSealTagBytes = 16,
                              kSealBytes = kSealNonceBytes + kSealTagBytes;
 
-/// Encrypts a stored value under a random nonce: nonce, ciphertext, tag. `context` and `name` are
-/// authenticated with it, so that it opens nowhere else.
+/// Encrypts a stored value with a key of its context, which is derived from the namespace's, under
+/// a random nonce: nonce, ciphertext, tag. So a nonce has to differ from those of one context
+/// alone, however many values a namespace has. `context` and `name` are authenticated with it, so
+/// that it opens nowhere else.
 std::string seal_value(const RemoteKeys::Key& key, const ContextKey& context,
                        const record::ValueName& name, std::string_view stored);
 /// Decrypts what seal_value() made. Errors: kCorruption (another key, or bytes that were changed).
