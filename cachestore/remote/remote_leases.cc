@@ -19,7 +19,7 @@ constexpr std::size_t kMaxHeld = 256, kMaxWaiting = 1024;
 /// A lease is renewed so often within its time, so that one lost renewal does not end it.
 constexpr int kRenewals = 3;
 /// Contexts that are looked at between two renewals, which may take all the time where the tier is
-/// slow to answer.
+/// slow to answer. Where one is late by half of the pause between renewals, they take turns.
 constexpr int kLooksBetween = 64;
 /// Longest time of a lease with all renewals: whoever holds it longer has forgotten it.
 constexpr auto kLongestHold = std::chrono::minutes(10);
@@ -85,7 +85,8 @@ void RemoteLeases::end(const std::string& lease, const std::string& segment) {
 
 void RemoteLeases::run() {
   std::unique_lock lock(mu_);
-  int looks = 0;  // before the next renewal
+  int looks = 0;         // before the next renewal
+  bool renewed = false;  // the last thing that was done was a renewal
   while (!stopping_) {
     const auto now = Clock::now();
     auto next = now + std::chrono::seconds(1);
@@ -97,8 +98,11 @@ void RemoteLeases::run() {
         held_, [](const auto& h) { return h.second.segments.empty(); });
     const auto ready = std::ranges::find_if(waiting_,
                                             [&](const Waiting& w) { return w.next <= now; });
-    if (due != held_.end() && (looks == 0 || ready == waiting_.end())) {
+    const bool is_late = due != held_.end() &&
+                         now - due->second.renew_at > options_.lease / (2 * kRenewals);
+    if (due != held_.end() && (looks == 0 || ready == waiting_.end() || (is_late && !renewed))) {
       looks = kLooksBetween;
+      renewed = true;
       const std::string lease = due->first;
       lock.unlock();
       renew(lease);
@@ -111,6 +115,7 @@ void RemoteLeases::run() {
       lock.lock();
     } else if (ready != waiting_.end()) {
       looks = std::max(0, looks - 1);
+      renewed = false;
       Waiting one = std::move(*ready);
       waiting_.erase(ready);
       attempting_ = true;

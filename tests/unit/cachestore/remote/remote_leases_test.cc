@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <stop_token>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/support/harness/memory_remote.h"
 #include "tests/support/status_matchers.h"
@@ -70,6 +72,7 @@ class RemoteLeasesTest : public ::testing::Test {
   }
 
   std::shared_ptr<MemoryShared> shared = std::make_shared<MemoryShared>();
+  std::atomic<bool> slow{false};
 };
 
 TEST_F(RemoteLeasesTest, TheFirstComputesAndTheOthersFindWhatItWrote) {
@@ -207,6 +210,27 @@ TEST_F(RemoteLeasesTest, RenewalsThatTakeTooLongKeepNobodyWaiting) {
   std::this_thread::sleep_for(milliseconds(50));
   auto turn = a->take("y", milliseconds(10));
   EXPECT_EQ(turn.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
+TEST_F(RemoteLeasesTest, LooksThatTakeLongLetNoLeaseEnd) {
+  shared->fault = [this](std::string_view) {
+    if (slow) std::this_thread::sleep_for(milliseconds(20));
+    return Status();
+  };
+  const auto time = milliseconds(1500);
+  const auto a = replica(time), b = replica(), c = replica();
+  EXPECT_EQ(a->take("x").get(), RemoteTurn::kOwn);
+  std::vector<std::future<RemoteTurn>> waiting;
+  for (char name = 'a'; name < 'u'; ++name) {  // all of them are b's
+    EXPECT_EQ(b->take(std::string(1, name)).get(), RemoteTurn::kOwn);
+    waiting.push_back(a->take(std::string(1, name)));
+  }
+  auto at_c = c->take("x");
+  slow = true;
+  const int before = shared->renewals;
+  ASSERT_TRUE(soon([&] { return shared->renewals >= before + 4; }));
+  EXPECT_EQ(at_c.wait_for(milliseconds(0)), std::future_status::timeout) << "it is still a's";
+  slow = false;
 }
 
 TEST_F(RemoteLeasesTest, TwoCallersOfOneReplicaDoNotWaitForEachOther) {
