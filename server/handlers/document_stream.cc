@@ -69,6 +69,7 @@ class DocumentStream : public std::enable_shared_from_this<DocumentStream> {
         most_documents_(to_size(call_->services.ingest->options().max_documents_per_call)) {}
 
   void run() {
+    const auto fence = call_->fence_changes();
     for (;;) {
       if (part_.empty() && !read_part()) return;
       if (part_.empty())

@@ -183,6 +183,7 @@ class Attaching : public std::enable_shared_from_this<Attaching> {
 
   void run() {
     Services& services = call_->services;
+    const auto fence = call_->fence_changes();
     for (; next_ < files_.size(); ++next_) {
       AttachStep s = attach_file_to(services, call_->ns, store_id_, files_[next_], MayCut::kYes);
       if (s.at == AttachStep::At::kWorking) {
