@@ -227,13 +227,20 @@ AttachStep attach_file_to(Services& services, const std::string& ns, const std::
       return cut_again(services, *head, file);
     }
   }
-  auto changed = change_membership(
-      services, ns, file.id,
-      {.store_id = store_id, .attributes = file.attributes, .expires_at_ms = file.expires_at_ms});
+  const auto change = [&] {
+    return change_membership(
+        services, ns, file.id,
+        {.store_id = store_id, .attributes = file.attributes, .expires_at_ms = file.expires_at_ms});
+  };
+  auto changed = change();
   // Another job may have taken the document since it was looked at, or another replica has it.
-  if (changed.code() == Code::kFailedPrecondition && changed.status().field().empty()) {
+  for (int i = 1; changed.code() == Code::kFailedPrecondition && changed.status().field().empty() &&
+                  i < kTries;
+       ++i) {
     const auto job = services.ingest->documents().replacing_job(ns, file.id);
-    if (job.ok() && *job) return working(**job);
+    if (!job.ok()) return failed(job.status(), ns, file.id);
+    if (*job) return working(**job);
+    changed = change();  // that job has ended meanwhile
   }
   if (!changed.ok()) return failed(changed.status(), ns, file.id);
   AttachStep attached;

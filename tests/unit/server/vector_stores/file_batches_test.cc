@@ -50,6 +50,16 @@ class FakeDocuments : public test::StubIngest {
     replaced_ = id;
     replacing_ = job;
   }
+  /// As set_replaced(), but the job has ended once somebody asks which it is.
+  void set_just_replaced(const std::string& id) {
+    const std::lock_guard lock(mu_);
+    just_replaced_ = id;
+  }
+  /// Makes the question which job replaces a document fail as while the catalog is away, once.
+  void lose_next_look() {
+    const std::lock_guard lock(mu_);
+    loses_look_ = true;
+  }
   /// Makes changes of the document wait until it is let go.
   void hold(const std::string& id) {
     const std::lock_guard lock(mu_);
@@ -93,13 +103,16 @@ class FakeDocuments : public test::StubIngest {
       changed_.wait(lock, [&] { return held_ != id; });
     }
     if (patches_away_) return catalog_away("it is away in this test");
-    if (replaced_ == id && is_pending(replacing_)) return Status::precondition("it is replaced");
+    if ((replaced_ == id && is_pending(replacing_)) || just_replaced_ == id)
+      return Status::precondition("it is replaced");
     DocumentInfo& d = documents_[std::string(id)];
     d.metadata_json = *patch.metadata_json;
     return d;
   }
   Result<std::optional<std::string>> replacing_job(std::string_view, std::string_view id) override {
     const std::lock_guard lock(mu_);
+    just_replaced_.clear();
+    if (std::exchange(loses_look_, false)) return catalog_away("it is away in this test");
     const bool is = replaced_ == id && is_pending(replacing_);
     return is ? std::optional(replacing_) : std::nullopt;
   }
@@ -136,8 +149,8 @@ class FakeDocuments : public test::StubIngest {
   std::condition_variable changed_;
   std::map<std::string, DocumentInfo> documents_;
   std::map<std::string, std::vector<JobListener>> waiting_;
-  std::string held_, replaced_, replacing_;
-  bool reached_ = false, patches_away_ = false;
+  std::string held_, replaced_, replacing_, just_replaced_;
+  bool reached_ = false, patches_away_ = false, loses_look_ = false;
 };
 
 class FileBatchesTest : public ::testing::Test {
@@ -259,6 +272,17 @@ TEST_F(FileBatchesTest, WaitsForADocumentThatAnotherReplicaIsReplacing) {
   EXPECT_EQ(states(now("vsfb")), std::vector{kInProgress});
   documents_.set("job", DocumentStatus::kReady);
   EXPECT_EQ(states(wait_end("vsfb")), std::vector{kCompleted});
+}
+
+TEST_F(FileBatchesTest, AJobThatEndsBetweenTheRefusalAndTheLookFailsNoFile) {
+  for (const char* id : {"a", "b"}) documents_.set(id, DocumentStatus::kReady);
+  documents_.set_just_replaced("a");
+  ASSERT_OK(batches().begin("n", batch("vsfb1", {"a"})));
+  EXPECT_EQ(states(wait_end("vsfb1")), std::vector{kCompleted});
+  documents_.set_just_replaced("b");
+  documents_.lose_next_look();
+  ASSERT_OK(batches().begin("n", batch("vsfb2", {"b"})));
+  EXPECT_EQ(states(wait_end("vsfb2")), std::vector{kCompleted}) << "nor does a look that is lost";
 }
 
 TEST_F(FileBatchesTest, CancelStopsWhatIsNotBegunAndNothingElse) {
