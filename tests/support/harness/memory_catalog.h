@@ -42,8 +42,8 @@ struct MemoryDatabase {
   std::atomic<bool> away{false};
   /// The next change is made, and its answer lost.
   std::atomic<bool> lose_answer{false};
-  /// Changes are not announced.
-  std::atomic<bool> mute{false};
+  /// The log seems to have no more changes than who reads it knows.
+  std::atomic<bool> unseen{false};
   // These have locks of their own.
   MemoryJobs::Table jobs;
   MemoryRecords::Table records;
@@ -179,8 +179,9 @@ class MemoryCatalog final : public SharedCatalog {
     QUIRE_RETURN_IF_ERROR(call("changes"));
     const std::lock_guard lock(d_->mu);
     CatalogChanges out;
-    out.end = d_->end;
+    out.end = d_->unseen ? after : d_->end;
     for (const CatalogChange& c : d_->log) {
+      if (c.number > out.end[c.shard]) continue;
       if (c.number == after[c.shard]) out.before[c.shard] = c.writer;
       if (c.number > after[c.shard] && out.changes.size() < limit) out.changes.push_back(c);
     }
@@ -219,7 +220,6 @@ class MemoryCatalog final : public SharedCatalog {
   std::uint64_t log_change(const CatalogName& name) {  // requires mu
     const std::uint32_t shard = catalog_shard(name.ns, name.id);
     d_->log.push_back({shard, ++d_->end[shard], name, std::to_string(++d_->written)});
-    if (d_->mute) return d_->end[shard];
     ++d_->announced;
     d_->changed.notify_all();
     return d_->end[shard];
