@@ -59,7 +59,8 @@ list=(
   samkv:score=keys samkv_words
 )
 strategies="$(IFS=,; echo "${list[*]}")"
-measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0 "${behind[@]}" "${any[@]}")
+measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0)
+measure+=("${behind[@]}" "${any[@]}")
 report="$work/real_text$(IFS=; echo "${behind[*]}").json"  # each has rows of its own
 if [ "$certify" = yes ]; then
   strategies=reuse,samkv,prophetkv:r=0.15,prophetkv:r=0.4
