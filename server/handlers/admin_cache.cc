@@ -45,7 +45,23 @@ CacheTierUse shared_tier_use(const RemoteStats& remote, std::uint64_t hit_tokens
   return out;
 }
 
-/// Returns the heads of documents. Fails the call with 404 if one does not exist.
+/// Fails the call because a document is not in the store although a job reads it, here or at
+/// another replica. Returns false if there is none.
+bool fail_unread(Call& call, const std::string& id, std::size_t at) {
+  const auto known = call.services.ingest->documents().get(call.ns, id);
+  if (known.code() == Code::kNotFound || known.code() == Code::kInvalidArgument) return false;
+  if (known.ok())
+    call.fail(make_problem("document_not_ready",
+                           "the document '" + id.substr(0, 256) +
+                               "' is still being read; try again once its job has ended",
+                           "document_ids[" + std::to_string(at) + "]"));
+  else
+    call.fail(ingest_problem(known.status()));
+  return true;
+}
+
+/// Returns the heads of documents. Fails the call with 404 if one does not exist, and with 409 if a
+/// job still reads it.
 std::optional<std::vector<DocumentManifest>> heads_of(Call& call,
                                                       const std::vector<std::string>& ids) {
   std::vector<DocumentManifest> out;
@@ -63,6 +79,7 @@ std::optional<std::vector<DocumentManifest>> heads_of(Call& call,
     if (head.ok()) {
       out.push_back(std::move(*head));
     } else if (head.code() == Code::kNotFound || head.code() == Code::kInvalidArgument) {
+      if (fail_unread(call, id, static_cast<std::size_t>(&id - ids.data()))) return std::nullopt;
       missing.emplace_back(id);
     } else {
       call.fail(ingest_problem(head.status()));

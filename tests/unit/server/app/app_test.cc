@@ -312,6 +312,25 @@ TEST_F(ImportTest, AnImportReportsDocumentsThatTheLimitsRefuse) {
   EXPECT_EQ(rejected[0].at("reason").as_string(), "no room");
 }
 
+TEST_F(ImportTest, ADocumentThatAJobStillReadsIsNotMissingForPinsAndEvictions) {
+  for (const char* path :
+       {"/v1/admin/cache/pin", "/v1/admin/cache/unpin", "/v1/admin/cache/evict"}) {
+    SCOPED_TRACE(path);
+    ingest.error = {};  // it knows every document, and the store has none
+    auto r = call("POST", path, R"({"document_ids":["a"]})");
+    EXPECT_EQ(r.status, 409) << r.body;
+    EXPECT_EQ(code_of(r), "document_not_ready");
+    EXPECT_NE(r.body.find("document_ids[0]"), std::string::npos) << r.body;
+    EXPECT_TRUE(r.header("retry-after"));
+    ingest.error = Status::not_found("no such document");
+    r = call("POST", path, R"({"document_ids":["a"]})");
+    EXPECT_EQ(r.status, 404) << r.body;
+    EXPECT_EQ(code_of(r), "document_not_found");
+    ingest.error = Status::io("disk gone");
+    EXPECT_EQ(call("POST", path, R"({"document_ids":["a"]})").status, 503);
+  }
+}
+
 /// An engine for which one namespace has its own words around documents.
 class WordedEngine : public test::StubEngine {
  public:
