@@ -19,7 +19,8 @@ from collections import Counter
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path[:0] = [os.path.join(ROOT, "tests", part) for part in ("cluster", "power")]
 # ruff: noqa: E402
-from backends import S3, Network, Postgres, Redis, RedisCluster, wait_for
+from backends import S3, Postgres, Redis, RedisCluster, wait_for
+from network import Network
 from service import Client, Gone, Service, StartFailed
 
 LIMIT = 1.5  # of the time that computing the prompt takes

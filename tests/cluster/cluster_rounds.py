@@ -41,13 +41,13 @@ from service import Client, Service, StartFailed
 
 from backends import (
     S3,
-    Network,
     Postgres,
     RedisCluster,
     clock_environment,
     clock_layer,
     forget_clock,
 )
+from network import Network
 from writers import CHECKS, ClusterExpected, ClusterWriter, code_of
 
 SERVICES = 3
