@@ -2,7 +2,7 @@
 # Three services over PostgreSQL, a six-node Redis cluster and S3, with faults: what clients find
 # afterwards.
 #   bench/cluster.sh [--quick] [--rounds N] [--first N] [--seed N] [--seconds S] [--keep FOLDER]
-#                    [--faults TEXT]
+#                    [--faults TEXT,TEXT...]
 # See tests/cluster/cluster_rounds.py. Fails at the first document that is lost, wrong or not alike
 # at all services, answer that differs, job that does not end, or repeated request that does not get
 # its first reply. Prints {"settings", "rows"}.

@@ -163,7 +163,7 @@ class Setup:
 
         self.redis = started(self.REDIS(memory="0"))
         self.database = started(Postgres())
-        self.s3 = started(S3(options.s3)) if options.s3 else None
+        self.s3 = started(S3(options.s3, options.seed)) if options.s3 else None
         self.to_catalog = way(self.database.port)
         self.to_redis = way(self.redis.nodes[0].port)
         self.to_s3 = way(self.s3.proxy.port) if self.s3 else None
@@ -233,25 +233,25 @@ class Setup:
         to_redis, to_s3, to_catalog = self.to_redis, self.to_s3, self.to_catalog
         in_redis = {
             "no fault, KV in Redis": lambda: None,
-            "Redis answers 200 ms late": lambda: make(to_redis, latency_s=LATE_S),
-            "Redis is silent": lambda: make(to_redis, silent=True),
-            "Redis cuts transfers": lambda: make(to_redis, cut_after=self.kv_bytes // 2),
+            "Redis answers 200 ms late": lambda: to_redis.make(latency_s=LATE_S),
+            "Redis is silent": lambda: to_redis.make(silent=True),
+            "Redis cuts transfers": lambda: to_redis.make(cut_after=self.kv_bytes // 2),
             "Redis is killed": lambda: redis.nodes[0].kill(),
             "values in Redis are damaged": lambda: redis.damage_all(self.rng),
         }
         in_s3 = {
             "no fault, KV in S3": lambda: None,
-            "S3 refuses with 500, 503 and 429": lambda: make(s3.proxy, refused_share=1),
-            "S3 damages or cuts all that it sends": lambda: make(s3.proxy, damaged_share=1),
-            "S3 damages or cuts a third of it": lambda: make(s3.proxy, damaged_share=0.33),
-            "S3 answers 200 ms late": lambda: make(to_s3, latency_s=LATE_S),
-            "S3 is silent": lambda: make(to_s3, silent=True),
+            "S3 refuses with 500, 503 and 429": lambda: s3.proxy.make(refused_share=1),
+            "S3 damages or cuts all that it sends": lambda: s3.proxy.make(damaged_share=1),
+            "S3 damages or cuts a third of it": lambda: s3.proxy.make(damaged_share=0.33),
+            "S3 answers 200 ms late": lambda: to_s3.make(latency_s=LATE_S),
+            "S3 is silent": lambda: to_s3.make(silent=True),
             "S3 is killed": lambda: s3.kill(),
         }
         in_s3 = {case: self.without_redis(fault) for case, fault in in_s3.items()}
         of_catalog = {
-            "the catalog answers 200 ms late": lambda: make(to_catalog, latency_s=LATE_S),
-            "the catalog is silent": lambda: make(to_catalog, silent=True),
+            "the catalog answers 200 ms late": lambda: to_catalog.make(latency_s=LATE_S),
+            "the catalog is silent": lambda: to_catalog.make(silent=True),
             "the catalog is killed": lambda: database.kill(),
         }
         return in_redis | (in_s3 if s3 else {}) | of_catalog
@@ -345,11 +345,6 @@ class ClusterSetup(Setup):
         """Another node takes the place of a primary that is paused, so each document has a fault of
         its own."""
         return [super(ClusterSetup, self).ask_all([d], lambda d=d: fault(d))[0] for d in documents]
-
-
-def make(part, **faults):
-    for name, value in faults.items():
-        setattr(part, name, value)
 
 
 def p90(values):

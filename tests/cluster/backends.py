@@ -4,19 +4,27 @@ in network.py."""
 
 import contextlib
 import glob
+import http.client
 import os
 import pwd
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
+import urllib.parse
+from collections import Counter
+from xml.sax.saxutils import unescape
 
 from network import FaultyHttp
 
 PATIENCE_S = 60
+FAILOVER_S = 10
+# What may become of a value that is damaged where it lies.
+DAMAGES = ("overwritten", "cut", "emptied", "prolonged", "swapped", "removed")
 ANSWER_S = 5  # of a node of Redis
 
 
@@ -73,6 +81,18 @@ def forget_clock(pid):
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink("/dev/shm/" + name)
+
+
+def damaged(how, value, other, rng):
+    """Returns what becomes of a value, bytes, where `other` is another one; None: it goes."""
+    return {
+        "overwritten": lambda: rng.randbytes(len(value)),
+        "cut": lambda: value[: len(value) // 2],
+        "emptied": lambda: b"",
+        "prolonged": lambda: value + rng.randbytes(9),
+        "swapped": lambda: other,
+        "removed": lambda: None,
+    }[how]()
 
 
 class Process:
@@ -198,7 +218,10 @@ class Redis:
         return "redis://" + ",".join(f"127.0.0.1:{n.port}" for n in self.nodes)
 
     def ask(self, node, *command, data=None):
-        """Returns the answer of a node; empty: it does not answer."""
+        """Returns the answer of a node as text; empty: it does not answer."""
+        return self.ask_bytes(node, *command, data=data).decode("utf-8", "replace")
+
+    def ask_bytes(self, node, *command, data=None):
         more = ["-x"] if data is not None else []
         try:
             done = subprocess.run(
@@ -206,8 +229,8 @@ class Redis:
                 input=data, capture_output=True, check=False, timeout=ANSWER_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:  # it is paused
-            return ""
-        return done.stdout.decode("utf-8", "replace")
+            return b""
+        return done.stdout
 
     def primaries(self):
         return [i for i in range(self.NODES) if "role:master" in self.ask(i, "INFO", "replication")]
@@ -222,36 +245,43 @@ class Redis:
             if node.process.poll() is not None:
                 node.start()
 
-    def damage(self, rng, most=20):
-        """Overwrites, cuts, prolongs or removes fields of contexts, and returns how many."""
-        damaged = 0
+    def damage(self, rng, most=6):
+        """Damages a field of so many contexts of each primary, and returns how often in which of
+        DAMAGES."""
+        made = Counter()
         for i in self.primaries():
-            for _ in range(most // 3):
-                key = self.ask(i, "RANDOMKEY").strip()
-                damaged += bool(key) and self.damage_one(rng, i, key)
-        return damaged
+            keys = sorted(self.keys(i))
+            for key in rng.sample(keys, min(most, len(keys))):
+                made += self.damage_one(rng, i, key, rng.choice(keys))
+        return made
 
     def damage_all(self, rng):
         """Does so with one field of every context."""
-        every = [(i, key) for i in self.primaries() for key in self.keys(i)]
-        return sum(self.damage_one(rng, i, key) for i, key in every)
+        made = Counter()
+        for i in self.primaries():
+            keys = sorted(self.keys(i))
+            for key in keys:
+                made += self.damage_one(rng, i, key, rng.choice(keys))
+        return made
 
-    def damage_one(self, rng, node, key):
-        fields = self.ask(node, "HKEYS", key).split()
+    def damage_one(self, rng, node, key, other_key):
+        how = rng.choice(DAMAGES)
+        fields = sorted(self.ask(node, "HKEYS", key).split())
         if not fields or fields[0].startswith("WRONGTYPE"):
-            return False
+            return Counter()
         field = rng.choice(fields)
-        what = rng.choice(("other", "cut", "longer", "remove"))
-        if what == "remove":
-            self.ask(node, "HDEL", key, field)
+        if how == "removed":
+            done = self.ask(node, "HDEL", key, field).strip()
         else:
-            answer = self.ask(node, "HSTRLEN", key, field).strip()
-            if not answer.isdigit():
-                return False  # the node does not answer at this moment
-            size = int(answer)
-            size = {"other": size, "cut": size // 2, "longer": size + 9}[what]
-            self.ask(node, "HSET", key, field, data=rng.randbytes(size))
-        return True
+            value, other = self.value(node, key, field), self.value(node, other_key, field)
+            # The other context may have no such field, or be the same one.
+            other = other if other not in (b"", value) else value[::-1]
+            done = self.ask(node, "HSET", key, field, data=damaged(how, value, other, rng)).strip()
+        return Counter([how] if done.isdigit() else [])  # else the node does not answer or is full
+
+    def value(self, node, key, field):
+        """Returns a field of a context; empty: there is none."""
+        return self.ask_bytes(node, "HGET", key, field)[:-1]
 
     def keys(self, node):
         return self.ask(node, "KEYS", "*").split()
@@ -301,7 +331,8 @@ class RedisCluster(Redis):
     """Three primaries, each with a replica."""
 
     NODES = 6
-    MORE = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500")
+    MORE = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500",
+            "--cluster-announce-ip", "127.0.0.1")  # fmt: skip
 
     def __init__(self, memory="64mb"):
         super().__init__(memory)
@@ -309,6 +340,33 @@ class RedisCluster(Redis):
         create = ["--cluster", "create", *hosts, "--cluster-replicas", "1", "--cluster-yes"]
         subprocess.run(["redis-cli", *create], check=True, stdout=subprocess.DEVNULL)
         wait_for("the Redis cluster", lambda: "cluster_state:ok" in self.ask(0, "CLUSTER", "INFO"))
+
+    def fail_over(self, rng):
+        """Kills a primary. Returns whether a replica has taken its place."""
+        before = set(self.primaries())
+        if not before:
+            return False
+        self.nodes[rng.choice(sorted(before))].kill()
+        return self.is_followed(before)
+
+    def hand_over(self, rng):
+        """Lets a replica take the place of its primary, which goes on as a replica. Returns
+        whether it has."""
+        before = set(self.primaries())
+        others = [i for i in range(self.NODES) if i not in before]
+        if not others:
+            return False
+        self.ask(rng.choice(others), "CLUSTER", "FAILOVER")
+        return self.is_followed(before)
+
+    def is_followed(self, before):
+        """Returns whether a node becomes a primary that was none before."""
+        end = time.monotonic() + FAILOVER_S
+        while not set(self.primaries()) - before:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+        return True
 
     def is_whole(self):
         """Returns whether every node says so, and every replica has what its primary has."""
@@ -322,23 +380,60 @@ class RedisCluster(Redis):
 class S3(Process):
     """moto's server behind a proxy that can fail; what it holds is lost when it is killed."""
 
-    def __init__(self, program):
+    BUCKET = "/bucket"
+    # moto verifies no signature, but gives objects only to those who send one.
+    SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"}
+
+    def __init__(self, program, seed=0):
         port = free_port()
         super().__init__([program, "-H", "127.0.0.1", "-p", str(port)], port)
-        self.proxy = FaultyHttp(port)
+        self.proxy = FaultyHttp(port, seed)
         self.start()
 
     def url(self, port=None):
         """`port`: another way to the proxy."""
         port = port or self.proxy.port
-        return f"s3://bucket/cluster?endpoint=http://127.0.0.1:{port}&region=us-east-1"
+        return f"s3:/{self.BUCKET}/cluster?endpoint=http://127.0.0.1:{port}&region=us-east-1"
 
     def start(self):
         super().start()
-        subprocess.run(
-            ["curl", "-s", "-X", "PUT", f"http://127.0.0.1:{self.port}/bucket"],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        if self.ask("PUT", self.BUCKET) is None:
+            raise RuntimeError("the S3 server makes no bucket")
+
+    def ask(self, method, path, body=None):
+        """Asks the server itself. Returns the body of its reply; None: it has none, or refuses."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        try:
+            connection.request(method, path, body, self.SIGNED)
+            reply = connection.getresponse()
+            found = reply.read()
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+        return found if reply.status < 300 else None
+
+    def objects(self):
+        listed = self.ask("GET", self.BUCKET + "?list-type=2") or b""
+        return sorted(unescape(k) for k in re.findall("<Key>([^<]*)</Key>", listed.decode()))
+
+    def damage(self, rng, most=20):
+        """Damages objects of contexts, and returns how many in which of DAMAGES."""
+        made, names = Counter(), self.objects()
+        for name in rng.sample(names, min(most, len(names))):
+            how, other = rng.choice(DAMAGES), rng.choice(names)
+            value = self.ask("GET", self.path(name))
+            if value is None:
+                continue  # it was deleted meanwhile
+            other = self.ask("GET", self.path(other)) or b""
+            other = other if other != value else value[::-1]
+            left = damaged(how, value, other, rng)
+            method = "DELETE" if left is None else "PUT"
+            made[how] += self.ask(method, self.path(name), left) is not None
+        return made
+
+    def path(self, name):
+        return f"{self.BUCKET}/{urllib.parse.quote(name)}"
 
     def end(self):
         self.kill()

@@ -5,12 +5,13 @@ import collections
 import http.client
 import http.server
 import random
+import re
 import select
 import socket
 import threading
 import time
 
-ANSWER_S = 5  # of the server behind FaultyHttp
+ANSWER_S = 5  # of a server behind FaultyHttp
 
 
 class FaultyHttp:
@@ -24,11 +25,11 @@ class FaultyHttp:
         (429, "TooManyRequests", {}),
     )
 
-    def __init__(self, target):
+    def __init__(self, target, seed=0):
         self.target = target
         self.refused_share = self.damaged_share = 0.0
         self.refused = self.damaged = 0
-        self.rng = random.Random(target)
+        self.rng = random.Random(seed)
         self.mu = threading.Lock()
         proxy = self
 
@@ -105,8 +106,13 @@ class FaultyHttp:
             request.wfile.write(body)
             request.close_connection |= told is not None and told > len(body)
 
+    def make(self, **faults):
+        """Sets members: make(refused_share=1)."""
+        for name, value in faults.items():
+            setattr(self, name, value)
+
     def heal(self):
-        self.refused_share = self.damaged_share = 0.0
+        self.make(refused_share=0.0, damaged_share=0.0)
 
     def end(self):
         self.server.shutdown()
@@ -117,11 +123,15 @@ class Network:
     """A port before another one, whose connections can be slow, late, cut, or silent. `delay_s`
     stops the way for each piece that passes, `latency_s` is how late answers come, however long
     they are. A connection ends within an answer once `cut_after` bytes of it have passed; 0: never.
+    While the way is silent, connections are made and kept, and nothing passes. `names`: changes
+    what answers call servers, or None. `held`, `late`, `cuts`: how many pieces waited for the end
+    of a silence, and how many answers were late or cut.
     """
 
-    def __init__(self, target):
-        self.target = target
+    def __init__(self, target, names=None):
+        self.target, self.names = target, names
         self.heal()
+        self.held = self.late = self.cuts = 0
         self.pairs = set()
         self.mu = threading.Lock()
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -157,20 +167,27 @@ class Network:
 
     def carry(self, client, server):
         """Passes bytes on until one side has ended."""
-        open_ends, passed = [client, server], 0
+        open_ends, passed, unsure = [client, server], 0, b""
         answers = collections.deque()  # when each is due, its bytes; none: the server has ended
         while True:
             wait_s = answers[0][0] - time.monotonic() if answers else 0.5
             ready, _, _ = select.select(open_ends, (), (), min(max(wait_s, 0), 0.5))
             for source in ready:
                 data = source.recv(1 << 16)
+                self.held += self.silent and bool(data)
                 while self.silent:
                     time.sleep(0.02)
                 if self.delay_s:
                     time.sleep(self.delay_s)
                 if source is server:
-                    answers.append((time.monotonic() + self.latency_s, data))
-                    if not data:
+                    ends, due = not data, time.monotonic() + self.latency_s
+                    self.late += self.latency_s > 0 and not ends
+                    if self.names:
+                        data, unsure = self.names.change(unsure + data, ends)
+                    if data:
+                        answers.append((due, data))
+                    if ends:
+                        answers.append((due, b""))
                         open_ends.remove(server)
                 elif data:
                     server.sendall(data)
@@ -184,7 +201,13 @@ class Network:
                 most = self.cut_after
                 passed = passed + len(data) if most else 0
                 if passed > most:
+                    self.cuts += 1
                     return
+
+    def make(self, **faults):
+        """Sets members: make(silent=True)."""
+        for name, value in faults.items():
+            setattr(self, name, value)
 
     def cut(self):
         with self.mu:
@@ -197,9 +220,66 @@ class Network:
                     pass
 
     def heal(self):
-        self.delay_s, self.latency_s, self.silent, self.cut_after = 0.0, 0.0, False, 0
+        self.make(delay_s=0.0, latency_s=0.0, silent=False, cut_after=0)
 
     def end(self):
         self.heal()
         self.server.close()
         self.cut()
+
+
+class Names:
+    """Other ports for those by which the nodes of a Redis cluster call each other in answers to
+    CLUSTER SLOTS and in redirections. All have as many digits, so no length changes."""
+
+    def __init__(self, ports):
+        self.names = {}
+        for port, other in ports.items():
+            assert len(str(port)) == len(str(other)), (port, other)
+            for between in (":", "\r\n:"):
+                name = f"127.0.0.1{between}{port}".encode()
+                self.names[name] = f"127.0.0.1{between}{other}".encode()
+        self.pattern = re.compile(b"|".join(map(re.escape, self.names)))
+        self.longest = max(map(len, self.names))
+
+    def change(self, data, ends):
+        """Returns data with the other ports, and what may be the beginning of a name whose rest
+        is still to come. `ends`: nothing comes any more."""
+        data = self.pattern.sub(lambda found: self.names[found[0]], data)
+        kept = 0 if ends else next(
+            (n for n in range(min(self.longest - 1, len(data)), 0, -1)
+             if any(name.startswith(data[-n:]) for name in self.names)), 0)  # fmt: skip
+        return data[: len(data) - kept], data[len(data) - kept :]
+
+
+class RedisNetwork:
+    """The way of one service to the nodes of a Redis cluster: a port before each of them."""
+
+    def __init__(self, ports):
+        self.ways = [Network(port) for port in ports]
+        names = Names({way.target: way.port for way in self.ways})
+        for way in self.ways:
+            way.names = names
+
+    def url(self):
+        return "redis://" + ",".join(f"127.0.0.1:{way.port}" for way in self.ways)
+
+    def make(self, **faults):
+        for way in self.ways:
+            way.make(**faults)
+
+    def cut(self):
+        for way in self.ways:
+            way.cut()
+
+    def heal(self):
+        for way in self.ways:
+            way.heal()
+
+    def end(self):
+        for way in self.ways:
+            way.end()
+
+    held = property(lambda self: sum(way.held for way in self.ways))
+    late = property(lambda self: sum(way.late for way in self.ways))
+    cuts = property(lambda self: sum(way.cuts for way in self.ways))

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 
+from answers import asked_of
 from expected import Expected, Writer, question
 from service import Client, Gone
 
@@ -33,6 +34,11 @@ CHECKS = (
     "documents found elsewhere once their job had ended",
     "documents told of elsewhere",
     "documents told of elsewhere with their job",
+    "answers while servers failed",
+    "contexts read from Redis",
+    "contexts read from S3",
+    "answers while servers failed, with KV of a shared tier",
+    "answers of services without KV of their own, with KV of a shared tier",
 )
 
 
@@ -121,6 +127,34 @@ def is_told_of(document, name):
 
 
 class ClusterExpected(Expected):
+    """`of_round`: id -> the values that its document had since the round began, the last ones
+    perhaps not acknowledged."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_round = {}
+
+    def begin_round(self):
+        with self.mu:
+            self.jobs = []
+            self.of_round = {name: list(values) for name, values in self.allowed.items()}
+
+    def begin(self, changes):
+        with self.mu:
+            for name, value in changes.items():
+                self.of_round.setdefault(name, []).append(value)
+        super().begin(changes)
+
+    def refuse(self, kind, changes):
+        super().refuse(kind, changes)
+        with self.mu:
+            for name, value in changes.items():
+                self.of_round[name] = [v for v in self.of_round[name] if v is not value]
+
+    def values_of_round(self, name):
+        with self.mu:
+            return list(self.of_round.get(name, ()))
+
     def problem(self, text):
         # A job that was taken without an answer may be at work on the document.
         if "document_not_ready" not in text:
@@ -128,6 +162,8 @@ class ClusterExpected(Expected):
 
 
 class ClusterWriter(Writer):
+    kinds = Writer.kinds | {"query": 6}
+
     def __init__(self, cluster, number, seed, until):
         super().__init__(cluster.expected, number, seed, 0, until)
         self.cluster, self.seed = cluster, seed
@@ -189,6 +225,22 @@ class ClusterWriter(Writer):
                 self.step()
             except Gone:  # whether the change was made is not known
                 time.sleep(0.05)
+
+    def do_query(self):
+        name = self.rng.choice(self.ids)
+        self.note_answer(name, *self.timed(question([name])))
+
+    def timed(self, body, **where):
+        """Asks a question. Returns status, reply, and how long it took."""
+        began = time.monotonic()
+        status, reply = self.client.call("POST", "/v1/query", body, **where)
+        return status, reply, time.monotonic() - began
+
+    def note_answer(self, name, status, reply, seconds):
+        values = [asked_of(v) for v in self.expected.values_of_round(name) if v]
+        client = self.client
+        self.cluster.answers.note(
+            client.asked, name, values, status, reply, client.headers, seconds)  # fmt: skip
 
     # ---- changes ----
 
@@ -435,10 +487,13 @@ class ClusterWriter(Writer):
         what = {
             "document": ("GET", path),
             "content": ("GET", path + "/content"),
-            "query": ("POST", "/v1/query", question([name])),
-        }[kind]
+        }
         try:
-            status, reply = self.client.call(*what, other_than=asked)
+            if kind == "query":
+                status, reply, seconds = self.timed(question([name]), other_than=asked)
+                self.note_answer(name, status, reply, seconds)
+            else:
+                status, reply = self.client.call(*what[kind], other_than=asked)
         except Gone:
             self.client.asked = asked
             return
