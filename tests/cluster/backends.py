@@ -22,7 +22,7 @@ from xml.sax.saxutils import unescape
 from network import FaultyHttp
 
 PATIENCE_S = 60
-FAILOVER_S = 10
+FAILOVER_S = 6
 # What may become of a value that is damaged where it lies.
 DAMAGES = ("overwritten", "cut", "emptied", "prolonged", "swapped", "removed")
 ANSWER_S = 5  # of a node of Redis
@@ -353,10 +353,11 @@ class RedisCluster(Redis):
         """Lets a replica take the place of its primary, which goes on as a replica. Returns
         whether it has."""
         before = set(self.primaries())
-        others = [i for i in range(self.NODES) if i not in before]
-        if not others:
+        ready = [i for i in range(self.NODES)
+                 if "master_link_status:up" in self.ask(i, "INFO", "replication")]  # fmt: skip
+        if not ready:
             return False
-        self.ask(rng.choice(others), "CLUSTER", "FAILOVER")
+        self.ask(rng.choice(ready), "CLUSTER", "FAILOVER")
         return self.is_followed(before)
 
     def is_followed(self, before):

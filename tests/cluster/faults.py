@@ -3,6 +3,7 @@
 import random
 import signal
 import time
+from collections import Counter
 
 from backends import RedisCluster, forget_clock
 from replica import LEASE_MS, Failed
@@ -26,19 +27,16 @@ UNWRITTEN = "writes refused for want of memory"
 REFUSED, BODIES = "requests to S3 refused", "values from S3 damaged"
 FOLLOWED = "primaries of Redis that a replica followed after their end"
 HANDED = "primaries of Redis that a replica followed while they ran"
-# What services must have met after so many of these faults.
-OFTEN = 4
-WRONG_BYTES = {
-    "contexts with wrong bytes from Redis": ("damage values in Redis",),
-    "contexts with wrong bytes from S3": ("damage values from S3", "damage objects in S3"),
-}
+WRONG_REDIS = "contexts with wrong bytes from Redis"
+WRONG_S3 = "contexts with wrong bytes from S3"
+OFTEN = 4  # faults after which something must have been counted that they do
 
 
 class Faults:
     def __init__(self, cluster):
         self.cluster = cluster
         self.options = cluster.options
-        # name -> how often it is made, how, and what counts that it did something, if it may not
+        # name -> how often it is made, how, and what counts that it did something
         self.all = self.of_services() | self.of_database() | self.of_redis()
         if cluster.s3:
             self.all |= self.of_s3()
@@ -88,7 +86,7 @@ class Faults:
             "cut answers of Redis": (
                 2, lambda rng, _: self.everywhere("redis", cut_after=rng.choice((1, 9000))),
                 WAYS["cuts", "redis"]),
-            "damage values in Redis": (4, self.damage_redis, VALUES),
+            "damage values in Redis": (4, self.damage_redis, VALUES, WRONG_REDIS),
             "empty Redis": (1, lambda *_: redis.empty()),
             "remove keys of Redis for want of memory": (
                 2, lambda rng, _: redis.limit(RedisCluster.POLICY, rng.uniform(0.5, 1)), REMOVED),
@@ -108,8 +106,9 @@ class Faults:
             "refuse requests to S3": (
                 3, lambda rng, _: s3.proxy.make(refused_share=rng.choice((0.3, 1))), REFUSED),
             "damage values from S3": (
-                3, lambda rng, _: s3.proxy.make(damaged_share=rng.choice((0.3, 1))), BODIES),
-            "damage objects in S3": (3, self.damage_s3, OBJECTS),
+                3, lambda rng, _: s3.proxy.make(damaged_share=rng.choice((0.3, 1))),
+                BODIES, WRONG_S3),
+            "damage objects in S3": (3, self.damage_s3, OBJECTS, WRONG_S3),
         }  # fmt: skip
 
     # ---- which a round has ----
@@ -138,13 +137,12 @@ class Faults:
             self.cluster.expected.problem(f"{kind}: {error}")
 
     def without_effect(self):
-        """Returns what was never counted although faults were made that do it."""
-        counts = self.cluster.counts
-        never = {f[2] for k, f in self.all.items() if len(f) > 2 and counts[k] and not counts[f[2]]}
-        for what, kinds in WRONG_BYTES.items():
-            if sum(counts[k] for k in kinds) >= OFTEN and not counts[what]:
-                never.add(what)
-        return sorted(never)
+        """Returns what was never counted although faults were made often that do it."""
+        counts, made = self.cluster.counts, Counter()
+        for kind, (_, _, *effects) in self.all.items():
+            for effect in effects:
+                made[effect] += counts[kind]
+        return sorted(e for e, number in made.items() if number >= OFTEN and not counts[e])
 
     # ---- how they are made ----
 

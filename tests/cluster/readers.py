@@ -116,4 +116,5 @@ class Reader(threading.Thread):
                     raise Gone("it does not run")
                 self.readers.ask(Client(port), replica.number, self.rng, document)
             except Gone:
-                time.sleep(0.05)
+                pass
+            time.sleep(self.rng.uniform(0.05, 0.3))  # the writers need the machine, too

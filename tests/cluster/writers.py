@@ -18,7 +18,7 @@ OTHER_BODY = 0.15  # share of answered ones that are sent with another body
 UNSETTLED = 0.5  # share of patches and pins of any document, a job's, too
 LOOK = 0.5  # share of changes after which another service is asked for the document
 # After these a repetition would be another request, so the service forgets the key.
-PASSES = (409, 429)
+PASSES = (404, 409, 412, 429)
 ENDED = ("ready", "failed")  # documents
 
 # What cluster_rounds.py must have counted after some rounds: else a check is never made.
