@@ -30,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from datetime import datetime
 
@@ -105,6 +106,11 @@ class Cluster:
         self.faults = Faults(self)
         self.readers = Readers(self)
 
+    def note_crash(self, crash):
+        """Receives what ended a thread: a client that stopped early would find less."""
+        shown = "".join(traceback.format_exception(crash.exc_value))
+        self.expected.problem(f"a thread of the rounds ended with {shown}")
+
     def count(self, what, number=1):
         with self.mu:
             self.counts[what] += number
@@ -140,7 +146,7 @@ class Cluster:
         for w in [*writers, reader]:
             w.start()
         planned = self.faults.planned(number)
-        if number == self.options.first:  # so that no run is without
+        if number == self.options.first or number % 5 == 1:  # so that no run has too few
             planned.append(MID_REQUEST)
         self.note(f"round {number}: " + ", ".join(planned))
         busy = []
@@ -362,6 +368,7 @@ def main():
     failed = None
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(options, folder)
+        threading.excepthook = cluster.note_crash
         try:
             for number in range(options.first, options.first + options.rounds):
                 cluster.run(number)

@@ -83,11 +83,9 @@ class AnyClient:
 class KeyedRequest:
     """A POST with an Idempotency-Key. `replies`: status and body that are remembered."""
 
-    def __init__(self, cluster, key, path, body):
+    def __init__(self, cluster, key, path, body, names):
         self.key, self.path, self.body = key, path, body
-        # Documents that it changes.
-        self.names = body.get("ids") or body.get("document_ids")
-        self.names = self.names or [d["id"] for d in body.get("documents", [body])]
+        self.names = names  # of the documents that it changes
         self.replies = []
         self.starts = {r.number: r.starts for r in cluster.replicas}
         self.began = time.time()
@@ -162,7 +160,7 @@ class ClusterExpected(Expected):
 
 
 class ClusterWriter(Writer):
-    kinds = Writer.kinds | {"query": 6}
+    kinds = Writer.kinds | {"query": 4}
 
     def __init__(self, cluster, number, seed, until):
         super().__init__(cluster.expected, number, seed, 0, until)
@@ -181,6 +179,7 @@ class ClusterWriter(Writer):
         self.clocks = set()  # how wrong those of the services are that were asked for a change
         self.last = {}  # document -> number of its last change
         self.changes = 0
+        self.changed = []  # documents of the last change
         self.later = []  # job, values, number of the change
 
     def options(self):
@@ -274,6 +273,7 @@ class ClusterWriter(Writer):
     def change(self, names):
         """Notes that a change of documents begins."""
         self.changes += 1
+        self.changed = list(names)
         self.last.update(dict.fromkeys(names, self.changes))
 
     def note_job(self, job, began):
@@ -311,7 +311,7 @@ class ClusterWriter(Writer):
         if not self.again:
             self.number_of_keys += 1
             key = f"{self.seed}/{self.number_of_keys}"
-            self.again = KeyedRequest(self.cluster, key, path, body)
+            self.again = KeyedRequest(self.cluster, key, path, body, self.changed)
             self.cluster.count("requests with a key")
         request = self.request = self.again
         self.again, self.clocks = None, request.clocks
@@ -443,7 +443,7 @@ class ClusterWriter(Writer):
             self.cluster.count("repetitions that were put off")
 
     def send_other_body(self, request):
-        if self.rng.random() >= OTHER_BODY:
+        if self.rng.random() >= OTHER_BODY or isinstance(request.body, bytes):  # a pack
             return
         # Were it carried out, it would change nothing.
         try:
