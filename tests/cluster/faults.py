@@ -106,8 +106,7 @@ class Faults:
             "refuse requests to S3": (
                 3, lambda rng, _: s3.proxy.make(refused_share=rng.choice((0.3, 1))), REFUSED),
             "damage values from S3": (
-                3, lambda rng, _: s3.proxy.make(damaged_share=rng.choice((0.3, 1))),
-                BODIES, WRONG_S3),
+                3, self.damage_bodies, BODIES, WRONG_S3),
             "damage objects in S3": (3, self.damage_s3, OBJECTS, WRONG_S3),
         }  # fmt: skip
 
@@ -207,7 +206,12 @@ class Faults:
     def damage_redis(self, rng, _):
         self.count_damages(VALUES, "in Redis", self.cluster.redis.damage(rng))
 
+    def damage_bodies(self, rng, _):
+        self.cluster.s3.proxy.make(damaged_share=rng.choice((0.3, 1)))
+        self.cluster.redis.empty()  # else it would be asked alone
+
     def damage_s3(self, rng, _):
+        self.cluster.redis.empty()  # else it would be asked alone
         self.count_damages(OBJECTS, "in S3", self.cluster.s3.damage(rng))
 
     def count_damages(self, what, where, made):
