@@ -201,6 +201,8 @@ class Disk:
                     self._change_names([(folder, name, Folder())], cut)
             elif op in "rl":
                 folder, name = self._find(path)
+                if cut and name not in folder.live:
+                    continue  # the call in which it died would have failed
                 to, to_name = self._find(other)
                 change = [(to, to_name, folder.live[name])]
                 if op == "r":

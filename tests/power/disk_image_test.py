@@ -125,6 +125,10 @@ class DiskImage(unittest.TestCase):
         self.assertEqual(disk.check_against(self.before), [])
         self.assertEqual(bytes(disk.root.live["old"].all_bytes()), b"Nld bytes")
 
+    def test_a_call_of_the_cut_that_would_have_failed_changes_nothing(self):
+        notes = [note("r", "/missing", "/other", flags=CUT)]
+        self.assertEqual(self.images(notes, ordered=True), [{"old": b"old bytes"}])
+
     def test_where_the_power_stays_all_that_was_carried_out_is_kept(self):
         disk = Disk(self.before, False)
         notes = [note("o", "/new", handle=1, flags=CREATE), note("w", handle=1, size=1, data=b"x")]
